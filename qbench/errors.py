@@ -1,0 +1,74 @@
+"""Every error that qbench raises on purpose, as one tree.
+
+    QbenchError                      exit code 2 unless said otherwise
+      InputError                     the user's model, data or option is wrong: says what, where and how to mend
+        UnknownName                  a calibrator, target, sample, preset ... that does not exist
+        ModelError                   the network cannot be read or used
+        DataError                    the data set does not fit the network
+          NonFinite                  NaN or infinity where the policy is to stop
+        PlanError                    a plan does not fit its model or its target
+        TargetError                  a target file or an operating point is wrong
+        PrecisionUnavailable         the chip, or the toolkit version in use, lacks a precision
+        BudgetError                  a budget text cannot be read
+      NotObserved                    a tensor never occurred in the calibration data
+      Infeasible                     exit code 1: the budget or floor cannot be met
+      ToolError                      exit code 3: an external tool or board failed
+"""
+
+
+class QbenchError(Exception):
+    """Base of all: anything qbench refuses with a reason."""
+
+    exit_code = 2
+
+
+class InputError(QbenchError):
+    """What the user gave is wrong; the message says what, where and how to mend it."""
+
+
+class UnknownName(InputError):
+    """A name that is not registered; the message lists those that are."""
+
+
+class ModelError(InputError):
+    """The network cannot be read or used."""
+
+
+class DataError(InputError):
+    """The data set does not fit the network."""
+
+
+class NonFinite(DataError):
+    """NaN or infinity in an activation, where the policy is to stop."""
+
+
+class PlanError(InputError):
+    """A plan does not fit its model or its target."""
+
+
+class TargetError(InputError):
+    """A target file or an operating point is wrong."""
+
+
+class PrecisionUnavailable(InputError):
+    """The chip, or the toolkit version in use, lacks the precision."""
+
+
+class BudgetError(InputError):
+    """A budget text cannot be read."""
+
+
+class NotObserved(QbenchError):
+    """A tensor never occurred in the calibration data."""
+
+
+class Infeasible(QbenchError):
+    """The budget or the accuracy floor cannot be met."""
+
+    exit_code = 1
+
+
+class ToolError(QbenchError):
+    """An external tool or a board failed."""
+
+    exit_code = 3

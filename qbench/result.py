@@ -1,0 +1,107 @@
+"""What a search hands back: `summary.json`, the terminal table and the report are three views of this record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from qbench.protocols import Accuracy, Price
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One evaluated plan.
+
+    name      "float", "int8", "fp16", "c017": unique in its search
+    origin    where it came from: "reference", "uniform", "milp", "nsga2", "polish" ...
+    plan      path of its plan.json relative to the result folder; "" for the float reference
+    layers    units per precision
+    feasible  meets every budget with its predicted mean; `sure` also with the upper end of the interval
+    """
+
+    name: str
+    origin: str
+    plan: str
+    plan_key: str
+    calibrator: str
+    granularity: str
+    layers: Mapping[str, int]
+    accuracy: Accuracy
+    price: Price
+    feasible: bool
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Why no plan meets the budgets: the budget that binds, the best that is possible, and what each relaxation buys."""
+
+    budget: str
+    possible: str
+    relaxations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """See DESIGN: the fields of `qbench search --json`."""
+
+    feasible: bool
+    binding: Binding | None
+    budgets: tuple[str, ...]
+    sample: bool
+    evaluated: int
+    float_pass_equivalents: float
+    wall_s: float
+    reference: Candidate
+    uniform: Mapping[str, Candidate]
+    chosen: Candidate | None           # the nearest plan when not feasible
+    front: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # everything evaluated, in order
+    sensitivity: tuple[Mapping[str, Any], ...]   # one row per unit and precision: unit, precision, drop, drop_low, drop_high, ms_saved
+    target: str
+    toolkit: str
+    model: str
+    provenance: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+    mlflow: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False              # stopped by the user before it was done
+
+    @staticmethod
+    def candidate_json(c: Candidate) -> dict[str, Any]:
+        a, p = c.accuracy, c.price
+        return {
+            "name": c.name, "origin": c.origin, "plan": c.plan, "plan_key": c.plan_key, "calibrator": c.calibrator,
+            "granularity": c.granularity, "layers": dict(c.layers),
+            "accuracy": a.value, "accuracy_low": a.low, "accuracy_high": a.high, "metric": a.metric, "samples": a.samples,
+            "drop": a.drop, "drop_low": a.drop_low, "drop_high": a.drop_high,
+            "sqnr_db": a.sqnr_db, "cosine": a.cosine, "kl": a.kl,
+            "latency_ms": p.latency_ms, "latency_ms_low": p.latency_ms_low, "latency_ms_high": p.latency_ms_high,
+            "power_w": p.power_w, "energy_mj": p.energy_mj, "peak_memory_bytes": p.peak_memory_bytes, "op_point": p.op_point,
+            "feasible": c.feasible, "sure": c.sure,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; non-finite numbers become null."""
+        one = self.candidate_json
+        body: dict[str, Any] = {
+            "feasible": self.feasible, "binding": asdict(self.binding) if self.binding else None,
+            "budgets": list(self.budgets), "sample": self.sample, "evaluated": self.evaluated,
+            "float_pass_equivalents": self.float_pass_equivalents, "wall_s": self.wall_s, "partial": self.partial,
+            "target": self.target, "toolkit": self.toolkit, "model": self.model,
+            "reference": one(self.reference), "uniform": {k: one(v) for k, v in self.uniform.items()},
+            "chosen": one(self.chosen) if self.chosen else None, "front": [one(c) for c in self.front],
+            "candidates": [one(c) for c in self.candidates], "sensitivity": [dict(r) for r in self.sensitivity],
+            "provenance": dict(self.provenance), "warnings": list(self.warnings), "mlflow": dict(self.mlflow),
+        }
+        return _finite(body)  # type: ignore[no-any-return]
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _finite(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [_finite(v) for v in x]
+    if isinstance(x, float) and (x != x or x in (float("inf"), float("-inf"))):
+        return None
+    return x

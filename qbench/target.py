@@ -1,0 +1,120 @@
+"""What qbench knows about a chip: the record that `qbench.targets` loads from TOML.
+
+Numbers carry their unit in the name and their source in the file. A field that no public source gives is None; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qbench.affine import Scheme
+from qbench.errors import PrecisionUnavailable, TargetError
+from qbench.network import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """One DVFS point. `volts` is None where no public table gives it."""
+
+    name: str                      # "1000MHz"
+    clock_hz: float
+    volts: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuantScheme:
+    """How a target stores the tensors of one integer precision."""
+
+    activation: Scheme
+    weight: Scheme
+    weight_per_channel: bool       # False: the target takes per-tensor weights only
+    bias_bits: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionSupport:
+    """A precision on a target and the toolkit versions that offer it.
+
+    macs_per_cycle   per core
+    scheme           None for float
+    toolkits         version names from the target's list that accept it; empty means all
+    refused          reason to print when the version in use does not offer it
+    note             caveat to print when it does ("built and simulated; not verified on silicon")
+    source           where this is written
+    """
+
+    precision: Precision
+    macs_per_cycle: float
+    scheme: QuantScheme | None
+    toolkits: tuple[str, ...] = ()
+    refused: str = ""
+    note: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What a fitted number rests on, in the words the user sees."""
+
+    fitted_on: str
+    validated_on: str              # "unvalidated" where nothing was held out
+    interval: str                  # e.g. "80 % conformal, leave-one-model-out"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One chip.
+
+    memory, compute and overhead parameters live in `cost`, a mapping of names that the latency model of this target's
+    kind defines; `qbench.cost` reads them once into its own frozen record, so that a missing one is an error at load.
+    """
+
+    name: str
+    title: str
+    toolkits: tuple[str, ...]                     # known toolkit versions, oldest first; the last is the default
+    precisions: tuple[PrecisionSupport, ...]
+    operating_points: tuple[OperatingPoint, ...]  # ascending clock; the last is the default
+    cost_model: str                               # name of the latency model: "npu" or "host"
+    cost: Mapping[str, float]
+    latency_factor_low: float                     # 80 % interval of latency as factors on the prediction
+    latency_factor_high: float
+    power_is_relative: bool                       # True: watts are unvalidated, compare only
+    provenance: Provenance
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def toolkit(self, version: str | None) -> str:
+        """The version to use. Raises TargetError for one that is not listed."""
+        if version is None:
+            return self.toolkits[-1]
+        if version not in self.toolkits:
+            raise TargetError(f"target {self.name}: no toolkit {version!r}; known: {', '.join(self.toolkits)}")
+        return version
+
+    def support(self, precision: Precision, toolkit: str | None = None) -> PrecisionSupport:
+        """Raises PrecisionUnavailable, with the reason, when this chip or this toolkit version lacks it."""
+        version = self.toolkit(toolkit)
+        for p in self.precisions:
+            if p.precision is precision:
+                if p.toolkits and version not in p.toolkits:
+                    raise PrecisionUnavailable(
+                        f"target {self.name} does not offer {precision} with toolkit {version}: {p.refused or 'not listed'}"
+                        f" (offered by {', '.join(p.toolkits)}; source: {p.source})")
+                return p
+        have = ", ".join(p.precision for p in self.precisions)
+        raise PrecisionUnavailable(f"target {self.name} has no {precision}; it offers {have}")
+
+    def available(self, toolkit: str | None = None) -> tuple[Precision, ...]:
+        """Precisions that the toolkit version offers, in file order."""
+        version = self.toolkit(toolkit)
+        return tuple(p.precision for p in self.precisions if not p.toolkits or version in p.toolkits)
+
+    def operating_point(self, name: str | None) -> OperatingPoint:
+        """Raises TargetError for a point that the chip's table does not hold."""
+        if name is None:
+            return self.operating_points[-1]
+        for p in self.operating_points:
+            if p.name == name:
+                return p
+        raise TargetError(f"target {self.name}: no operating point {name!r}; its table has "
+                          f"{', '.join(p.name for p in self.operating_points)}")
