@@ -124,9 +124,20 @@ def check_fits(plan: Plan, network: Network) -> None:
                         "use the model of the search, or make a new plan")
     have, want = set(plan.precision), {u.name for u in network.units}
     if have != want:
-        odd = sorted(have ^ want)[0]
+        odd = min(have ^ want)
         raise PlanError(f"unit {odd!r} is in {'the plan' if odd in have else 'the model'} only; "
                         "the plan was made by another version of qbench: search again")
     for unit in network.units:
         if not unit.quantizable and not plan.precision[unit.name].is_float:
             raise PlanError(f"unit {unit.name!r} cannot be {plan.precision[unit.name]}: {unit.reason}")
+
+
+def make_plan(network: Network, precision: Mapping[str, Precision], ranges: Mapping[str, Range], schemes: Mapping[str, QuantScheme], *,
+              calibrator: str, granularity: Granularity, target: str = "", toolkit: str = "", op_point: str = "",
+              notes: Mapping[str, str] | None = None) -> Plan:
+    """A plan of `network`; keeps only the ranges and schemes that its integer units need."""
+    used = {str(p) for p in precision.values() if not p.is_float}
+    needed = {network.group_of[t].name for k in network.kernels if not precision[network.unit_of_kernel[k.name]].is_float
+              for t in (*k.inputs, *k.inner, *k.outputs) if t in network.group_of}
+    return Plan(network.model_key, target, toolkit, op_point, calibrator, granularity, dict(precision),
+                {k: v for k, v in schemes.items() if k in used}, {k: v for k, v in ranges.items() if k in needed}, dict(notes or {}))

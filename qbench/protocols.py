@@ -34,9 +34,10 @@ class Batch:
 class Dataset(Protocol):
     """Samples in a fixed order. Iterating twice gives the same samples twice."""
 
-    name: str
-    key: str                                        # content key: same data, same key
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...                       # content key: same data, same key
     def __len__(self) -> int: ...
     def batches(self, size: int = 1) -> Iterator[Batch]: ...
     # samples of unequal shape come one by one, whatever `size` asks for; the last batch may be smaller
@@ -48,8 +49,10 @@ class Metric(Protocol):
     higher is better; `value` lies in 0..1 for accuracies, is free for decibels.
     """
 
-    name: str
-    needs_labels: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs_labels(self) -> bool: ...
 
     def statistics(self, outputs: Mapping[str, Array], labels: Array | None, reference: Mapping[str, Array]) -> Array:
         """float64 [samples of this batch, k]. `reference` are the float model's outputs on the same batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from qbench.protocols import Accuracy, Price
@@ -102,6 +103,6 @@ def _finite(x: Any) -> Any:
         return {k: _finite(v) for k, v in x.items()}
     if isinstance(x, list | tuple):
         return [_finite(v) for v in x]
-    if isinstance(x, float) and (x != x or x in (float("inf"), float("-inf"))):
+    if isinstance(x, float) and not isfinite(x):
         return None
     return x

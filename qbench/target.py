@@ -81,7 +81,8 @@ class Target:
     latency_factor_high: float
     power_is_relative: bool                       # True: watts are unvalidated, compare only
     provenance: Provenance
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)   # key of the target file -> where its number is written
+    cpu_ops: tuple[str, ...] = ()                 # ONNX operators that the toolkit places on the CPU
 
     def toolkit(self, version: str | None) -> str:
         """The version to use. Raises TargetError for one that is not listed."""

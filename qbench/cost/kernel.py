@@ -1,0 +1,55 @@
+"""What a latency model answers, whatever the hardware: the seam between the models and the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from qbench.network import Kernel, Network, Precision
+from qbench.target import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """Predicted cost of one kernel at one precision and one operating point.
+
+    seconds      all of it, steady state
+    joules       without the static share, which goes with the time of the whole inference
+    bound        what takes most of the time: "compute", "dram", "activation" or "overhead"
+    dram_bytes   read and written after tiling
+    utilisation  macs / MACs of the padded array, 0..1; 0 for kernels without MACs
+    placement    "NPU" or "CPU"
+    """
+
+    name: str
+    op: str
+    seconds: float
+    joules: float
+    bound: str
+    dram_bytes: float
+    macs: int
+    utilisation: float
+    placement: str
+
+
+class CostModel(Protocol):
+    """Prices one kernel, one conversion, one tensor. Pure: equal questions get equal answers."""
+
+    model_overhead_s: float
+    charge_edges: bool
+
+    def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost: ...
+
+    def conversion(self, elements: int, source: Precision, goal: Precision, point: OperatingPoint) -> tuple[float, float]:
+        """Seconds and joules of rewriting a tensor of `elements` values."""
+        ...
+
+    def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
+        """Bytes that the tensor takes in memory."""
+        ...
+
+    def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:
+        """Bytes that the kernel's weights, biases and scales take in memory."""
+        ...
+
+    def static_watts(self, point: OperatingPoint) -> float: ...

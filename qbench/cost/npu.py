@@ -1,0 +1,120 @@
+"""Latency and energy of one kernel on an NPU with a MAC array: refined roofline per fused kernel.
+
+    t = (t_compute^p + t_dram^p)^(1/p) + t_activation + t_layout + launches * t_0
+
+Source: structure of Arm's Vela performance model and of ANNETTE (Wess et al. 2021); constants from the target file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from qbench.cost.energy import dynamic_joules, static_watts
+from qbench.cost.kernel import KernelCost
+from qbench.cost.parameters import NpuParameters
+from qbench.cost.work import Work, kernel_work, runs_at, stored_bytes, stored_weight_bytes, up
+from qbench.network import Kernel, Network, Precision
+from qbench.target import OperatingPoint
+
+
+def dram_rate(clock_hz: float, p: NpuParameters) -> float:
+    """Bytes per second of one core: DRAM has its own clock, the port that leads there has the core's."""
+    return min(p.dram_bytes_per_s, p.port_bytes_per_cycle * clock_hz)
+
+
+def terms(w: Work, clock_hz: float, p: NpuParameters) -> tuple[float, float, float, float]:
+    """Seconds of compute, DRAM, activation (table and re-packing) and overhead. The fields of `w` may be arrays."""
+    compute = w.cycles / (clock_hz * p.compute_efficiency)
+    dram = w.dram_bytes / dram_rate(clock_hz, p)
+    activation = w.lut_elements * p.lut_cycles_per_element / clock_hz + w.layout_bytes / p.layout_bytes_per_s
+    return compute, dram, activation, w.launches * p.kernel_overhead_s
+
+
+def overlapped(compute: float, dram: float, exponent: float) -> float:
+    """Time of two activities that hide one another in part: their p-norm, computed without overflow. Takes arrays."""
+    longest = np.maximum(compute, dram)
+    share = np.minimum(compute, dram) / np.maximum(longest, 1e-300)
+    seconds: float = longest * (1.0 + share ** exponent) ** (1.0 / exponent)
+    return seconds
+
+
+def seconds(w: Work, clock_hz: float, p: NpuParameters) -> float:
+    """Steady-state time of one kernel. The fields of `w` may be arrays."""
+    compute, dram, activation, overhead = terms(w, clock_hz, p)
+    return overlapped(compute, dram, p.overlap_exponent) + activation + overhead
+
+
+@dataclass(frozen=True)
+class NpuModel:
+    """A CostModel from constants.
+
+    macs_per_cycle  of each precision the chip has, one core
+    cpu_ops         operators that the toolkit places on the CPU
+    top             the chip's fastest operating point
+    """
+
+    parameters: NpuParameters
+    macs_per_cycle: Mapping[Precision, float]
+    cpu_ops: frozenset[str]
+    top: OperatingPoint
+
+    @cached_property
+    def model_overhead_s(self) -> float:
+        return self.parameters.model_overhead_s
+
+    @cached_property
+    def charge_edges(self) -> bool:
+        return self.parameters.charge_edges > 0
+
+    def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost:
+        p = self.parameters
+        if any(op in self.cpu_ops for op in kernel.op.split("+")):
+            return self._on_cpu(kernel, network, precision)
+        used = runs_at(kernel, precision)
+        rate = self.macs_per_cycle.get(used, self.macs_per_cycle[precision])
+        w = kernel_work(kernel, network, precision, rate, p)
+        compute, dram, activation, overhead = terms(w, point.clock_hz, p)
+        layout = w.layout_bytes / p.layout_bytes_per_s
+        parts = {"compute": compute, "dram": dram + layout, "activation": activation - layout, "overhead": overhead}
+        onchip = w.cycles * p.input_group_channels * precision.activation_bytes + w.dram_bytes + w.layout_bytes
+        joules = dynamic_joules(w.macs, w.padded_macs, onchip, w.dram_bytes + w.layout_bytes, used, point, p)
+        return KernelCost(kernel.name, kernel.op, float(seconds(w, point.clock_hz, p)), joules, max(parts, key=lambda k: parts[k]),
+                          w.dram_bytes + w.layout_bytes, kernel.macs, w.macs / w.padded_macs if w.padded_macs else 0.0, "NPU")
+
+    def _on_cpu(self, kernel: Kernel, network: Network, precision: Precision) -> KernelCost:
+        """Hand over, read and write every tensor once, hand back. Not validated."""
+        p = self.parameters
+        moved = sum(network.tensors[t].elements for t in (*kernel.inputs, *kernel.outputs)) * precision.activation_bytes
+        through = moved / p.cpu_bytes_per_s
+        return KernelCost(kernel.name, kernel.op, through + p.cpu_sync_s, moved * p.dram_pj_per_byte * 1e-12,
+                          "dram" if through > p.cpu_sync_s else "overhead", moved, kernel.macs, 0.0, "CPU")
+
+    def conversion(self, elements: int, source: Precision, goal: Precision, point: OperatingPoint) -> tuple[float, float]:
+        """Seconds and joules of a kernel that reads a tensor in one precision and writes it in another."""
+        p = self.parameters
+        moved = elements * (source.activation_bytes + goal.activation_bytes)
+        return (moved / dram_rate(point.clock_hz, p) + p.kernel_overhead_s,
+                dynamic_joules(0.0, 0.0, moved, moved, source, point, p))
+
+    def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
+        """As the toolkit allots it: convolutions write two atoms of channels at a time, depthwise ones a whole group."""
+        spec, p = network.tensors[tensor], self.parameters
+        maker = network.producer.get(tensor)
+        kind = network.kernel[maker].kind if maker else ""
+        image = maker is None and any(network.kernel[k].kind == "conv" for k in network.consumers.get(tensor, ()))
+        size = stored_bytes(spec, precision, p, image)
+        if len(spec.shape) == 4 and kind in ("conv", "deconv", "depthwise"):
+            n, c, h, w = spec.shape
+            step = 2 * p.atom_bytes if kind != "depthwise" else p.depthwise_group_channels
+            size = n * h * w * up(c * precision.activation_bytes, step)
+        return int(up(size, 64))
+
+    def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:
+        return int(up(stored_weight_bytes(kernel, precision, self.parameters), 64)) if kernel.weights else 0
+
+    def static_watts(self, point: OperatingPoint) -> float:
+        return static_watts(max(self.macs_per_cycle.values()), self.top, point, self.parameters)

@@ -1,0 +1,140 @@
+"""Constants of the latency and energy models, read once from a target's `cost` mapping.
+
+Each field name is the key in the target's TOML file and carries its unit. A missing, unknown or impossible one is refused
+here, so nothing downstream checks again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from qbench.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyParameters:
+    """Energy of one inference: sum over kernels of arithmetic, on-chip and DRAM accesses, plus a static share (section 6).
+
+    mac_*_pj          one multiply-accumulate of the bare arithmetic
+    onchip_pj_per_byte, dram_pj_per_byte   one byte read or written
+    control_factor    on-die energy over bare arithmetic: control, clock tree, registers ("kappa", 3 to 10)
+    padding_activity  share of a padded MAC's energy that is spent although its operand is padding (clock gating)
+    static_share      static power as a share of the power of the array at full INT8 rate and the reference voltage
+    reference_volts   supply at which the numbers above hold
+    """
+
+    mac_int8_pj: float
+    mac_int16_pj: float
+    mac_fp16_pj: float
+    mac_fp32_pj: float
+    onchip_pj_per_byte: float
+    dram_pj_per_byte: float
+    control_factor: float
+    padding_activity: float
+    static_share: float
+    reference_volts: float
+
+
+@dataclass(frozen=True, slots=True)
+class NpuParameters(EnergyParameters):
+    """An NPU with a MAC array, a banked on-chip buffer and DRAM behind it.
+
+    input_group_channels      input channels that one step of the array takes
+    pixel_group               output pixels that the array works on at a time
+    depthwise_group_channels  channels that one depthwise step takes
+    output_elements_per_cycle what the output stage can write: the floor under 1x1 layers with few input channels
+    atom_bytes                channel padding of a stored tensor
+    raw_input_channels        images of at most this many channels are stored unpadded
+    buffer_banks, bank_bytes, bank_entries, entry_atoms   the on-chip buffer, banks shared by input and weights
+    input_share               share of the banks that the input gets when neither operand fits
+    compute_efficiency        reached share of the array's rate, 0 < x <= 1
+    dram_bytes_per_s          reached by one core, reads and writes together
+    port_bytes_per_cycle      the core's own limit; binds at low clocks
+    overlap_exponent          p of (compute^p + dram^p)^(1/p): 1 no overlap, large is max()
+    lut_cycles_per_element    output element of a table activation (Sigmoid, Swish, ...)
+    layout_bytes_per_s        data movement that breaks the channel packing (Transpose, unaligned Concat, ...)
+    kernel_overhead_s         per launch
+    model_overhead_s          per inference
+    cpu_bytes_per_s, cpu_sync_s   a kernel that falls back to the CPU: bytes through it, and handing over to it and back
+    charge_edges              1: the conversion of graph inputs and outputs is part of an inference, 0: the host does it before
+    """
+
+    input_group_channels: float
+    pixel_group: float
+    depthwise_group_channels: float
+    output_elements_per_cycle: float
+    atom_bytes: float
+    raw_input_channels: float
+    buffer_banks: float
+    bank_bytes: float
+    bank_entries: float
+    entry_atoms: float
+    input_share: float
+    compute_efficiency: float
+    dram_bytes_per_s: float
+    port_bytes_per_cycle: float
+    overlap_exponent: float
+    lut_cycles_per_element: float
+    layout_bytes_per_s: float
+    kernel_overhead_s: float
+    model_overhead_s: float
+    cpu_bytes_per_s: float
+    cpu_sync_s: float
+    charge_edges: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostParameters(EnergyParameters):
+    """A CPU that runs kernels one after the other: roofline over its vector units and memory.
+
+    compute_efficiency_dense, compute_efficiency_depthwise   reached share of the vector units' rate
+    map_elements_per_cycle    elementwise functions such as Sigmoid
+    memory_bytes_per_s        reached, reads and writes together
+    """
+
+    compute_efficiency_dense: float
+    compute_efficiency_depthwise: float
+    map_elements_per_cycle: float
+    memory_bytes_per_s: float
+    kernel_overhead_s: float
+    model_overhead_s: float
+    charge_edges: float
+
+
+P = TypeVar("P", NpuParameters, HostParameters)
+KINDS: Mapping[str, type[NpuParameters] | type[HostParameters]] = {"npu": NpuParameters, "host": HostParameters}
+
+# Zero switches these off; everything else has to be above zero.
+_MAY_BE_ZERO = frozenset({"kernel_overhead_s", "model_overhead_s", "cpu_sync_s", "lut_cycles_per_element", "raw_input_channels",
+                          "static_share", "charge_edges", "padding_activity"})
+_AT_MOST = {"compute_efficiency": 1.0, "compute_efficiency_dense": 1.0, "compute_efficiency_depthwise": 1.0, "input_share": 1.0,
+            "static_share": 0.9, "charge_edges": 1.0, "padding_activity": 1.0, "reference_volts": 1.5}
+_AT_LEAST = {"overlap_exponent": 1.0, "reference_volts": 0.4}
+
+
+def read_parameters(where: str, kind: str, cost: Mapping[str, float]) -> NpuParameters | HostParameters:
+    """The constants of the latency model `kind`. Raises TargetError naming `where`, the key, the value and what is expected."""
+    if kind not in KINDS:
+        raise TargetError(f"{where}: cost_model is {kind!r}; expected one of {', '.join(sorted(KINDS))}")
+    record = KINDS[kind]
+    known = [f.name for f in fields(record)]
+    for key in cost:
+        if key not in known:
+            raise TargetError(f"{where}: cost.{key} is not a constant of the {kind!r} model; it knows {', '.join(known)}")
+    for key in known:
+        if key not in cost:
+            raise TargetError(f"{where}: cost.{key} is missing; the {kind!r} model needs it")
+        _check(where, key, cost[key])
+    return record(**{key: float(cost[key]) for key in known})
+
+
+def _check(where: str, key: str, value: float) -> None:
+    low, high = _AT_LEAST.get(key, 0.0), _AT_MOST.get(key, math.inf)
+    fits = math.isfinite(value) and low <= value <= high and (value > 0.0 or key in _MAY_BE_ZERO)
+    if not fits:
+        above = f"{low:g} or more" if key in _MAY_BE_ZERO or low > 0.0 else "above 0"
+        raise TargetError(f"{where}: cost.{key} is {value!r}; expected a finite number, {above}"
+                          + (f", at most {high:g}" if high < math.inf else ""))

@@ -1,0 +1,367 @@
+"""Fuse the static model into kernels, find the tensors that share a scale, and the units whose precision is one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from qbench.errors import ModelError
+from qbench.graph import operators as ops
+from qbench.network import Kernel, Network, ScaleGroup, TensorSpec, Unit
+
+
+def build_network(model: ir.Model, name: str, key: str, renamed: Mapping[str, str]) -> Network:
+    """Describe a prepared model whose input shapes are static.
+
+    Raises ModelError naming the first tensor that still has no static shape.
+    """
+    graph = model.graph
+    tensors = _tensors(graph)
+    chains = _fuse(graph)
+    kernels = tuple(_kernel(chain, tensors) for chain in chains)
+    groups = _scale_groups(graph, tensors)
+    units = _units(kernels, groups, {str(n.name): n for n in graph}, tensors)
+    return Network(name, key, tuple(str(v.name) for v in graph.inputs), tuple(str(v.name) for v in graph.outputs),
+                   tensors, kernels, units, groups, dict(renamed))
+
+
+def is_float(tensor: TensorSpec | None) -> bool:
+    return tensor is not None and tensor.dtype == "float32"
+
+
+def constant(value: ir.Value | None) -> bool:
+    return value is not None and (value.is_initializer() or value.const_value is not None)
+
+
+def activations_of(node: ir.Node) -> list[str]:
+    """Names of the non-constant tensors that `node` reads, those its bodies capture included."""
+    names = [str(v.name) for v in node.inputs if v is not None and not constant(v)]
+    for attribute in node.attributes.values():
+        bodies = ([attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH
+                  else list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else [])
+        for body in bodies:
+            inside = {id(v) for v in body.inputs} | {id(v) for n in body.all_nodes() for v in n.outputs}
+            reads = [v for n in body.all_nodes() for v in n.inputs if v is not None] + list(body.outputs)
+            names += [str(v.name) for v in reads if id(v) not in inside and not constant(v) and v.name]
+    return list(dict.fromkeys(names))
+
+
+def _tensors(graph: ir.Graph) -> dict[str, TensorSpec]:
+    found: dict[str, TensorSpec] = {}
+    for value in [*graph.inputs, *(v for n in graph for v in n.outputs if v.name)]:
+        shape: Any = value.shape
+        dtype = value.dtype.numpy().name if value.dtype is not None and value.dtype != ir.DataType.STRING else "object"
+        static = tuple(int(d) for d in shape) if shape is not None and all(isinstance(d, int) for d in shape) else None
+        if static is None:
+            if _behind_control_flow(value):
+                static = ()
+            else:
+                node = value.producer()
+                raise ModelError(f"tensor {value.name!r} of node {node.name if node else '?'!r} ({node.op_type if node else 'input'}) has no static "
+                                 f"shape ({shape}); give the input shapes with --input-shape NAME=1,3,224,224, or cut the model before it")
+        found[str(value.name)] = TensorSpec(str(value.name), static, dtype)
+    return found
+
+
+_DATA_DEPENDENT = {"If", "Loop", "Scan", "NonZero", "NonMaxSuppression", "Unique", "TopK", "Compress", "LSTM", "GRU", "RNN", "Range",
+                   "ConstantOfShape"}
+
+
+def _behind_control_flow(value: ir.Value) -> bool:
+    """True when the shape depends on data: such tensors stay in float and cost nothing in the model, which is said in the report."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop().producer()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op_type in _DATA_DEPENDENT or node.domain not in ("", "ai.onnx"):
+            return True
+        stack += [v for v in node.inputs if v is not None]
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------- fusion
+
+def _fuse(graph: ir.Graph) -> list[list[ir.Node]]:
+    """Chains of nodes, one per kernel, ordered by their last node: a chain runs when all that it reads is there."""
+    order = {id(n): i for i, n in enumerate(graph)}
+    taken: set[int] = set()
+    chains: list[list[ir.Node]] = []
+    for node in graph:
+        if id(node) in taken:
+            continue
+        chain = [node]
+        taken.add(id(node))
+        if node.op_type in ops.ANCHORS and node.domain in ("", "ai.onnx"):
+            _grow(chain, taken, order)
+        elif node.op_type in ("Add", "BatchNormalization"):
+            _grow_activation(chain, taken)
+        elif node.op_type == "Sigmoid":
+            _grow_swish_alone(chain, taken)
+        chains.append(chain)
+    chains.sort(key=lambda c: order[id(c[-1])])
+    return chains
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    """The single node that reads `value`, or None when there are several or it leaves the graph."""
+    users = {id(n): n for n, _ in value.uses()}
+    if len(users) != 1 or value.is_graph_output():
+        return None
+    user: ir.Node = next(iter(users.values()))
+    return user if user.graph is value.graph else None
+
+
+def _take(chain: list[ir.Node], taken: set[int], *nodes: ir.Node) -> None:
+    chain.extend(nodes)
+    taken.update(id(n) for n in nodes)
+
+
+def _grow(chain: list[ir.Node], taken: set[int], order: Mapping[int, int]) -> None:
+    """Anchor, then constant bias Add, activation, residual Add, activation: each at most once."""
+    _grow_bias(chain, taken)
+    activated = _grow_activation(chain, taken)
+    reader = _only_reader(chain[-1].outputs[0])
+    if reader is not None and reader.op_type == "Add" and id(reader) not in taken:
+        other = [v for v in reader.inputs if v is not None and v is not chain[-1].outputs[0]]
+        same_shape = len(other) == 1 and not constant(other[0]) and _shape(other[0]) == _shape(chain[-1].outputs[0])
+        ready = same_shape and ((p := other[0].producer()) is None or order[id(p)] < order[id(chain[0])])
+        if ready:
+            _take(chain, taken, reader)
+            if not activated:
+                _grow_activation(chain, taken)
+
+
+def _grow_bias(chain: list[ir.Node], taken: set[int]) -> None:
+    reader = _only_reader(chain[-1].outputs[0])
+    if chain[0].op_type == "MatMul" and reader is not None and reader.op_type == "Add" and id(reader) not in taken and any(
+            constant(v) for v in reader.inputs):
+        _take(chain, taken, reader)
+
+
+def _grow_activation(chain: list[ir.Node], taken: set[int]) -> bool:
+    out = chain[-1].outputs[0]
+    reader = _only_reader(out)
+    if reader is not None and reader.op_type in ops.ACTIVATIONS and id(reader) not in taken and reader.inputs[0] is out:
+        _take(chain, taken, reader)
+        return True
+    swish = _swish(out)
+    if swish and not any(id(n) in taken for n in swish):
+        _take(chain, taken, *swish)
+        return True
+    return False
+
+
+def _grow_swish_alone(chain: list[ir.Node], taken: set[int]) -> None:
+    x, reader = chain[0].inputs[0], _only_reader(chain[0].outputs[0])
+    if x is not None and reader is not None and reader.op_type == "Mul" and any(v is x for v in reader.inputs) and id(reader) not in taken:
+        _take(chain, taken, reader)
+
+
+def _swish(x: ir.Value) -> tuple[ir.Node, ir.Node] | None:
+    """The pair (Sigmoid, Mul) that computes x * sigmoid(x), when nobody else reads x."""
+    users = {id(n): n for n, _ in x.uses()}.values()
+    if len(users) != 2 or x.is_graph_output():
+        return None
+    gate = next((n for n in users if n.op_type in ("Sigmoid", "HardSigmoid")), None)
+    mul = next((n for n in users if n.op_type == "Mul"), None)
+    if gate is None or mul is None or _only_reader(gate.outputs[0]) is not mul:
+        return None
+    return gate, mul
+
+
+# ---------------------------------------------------------------------------------------------------------------- kernels
+
+def _shape(value: ir.Value | None) -> tuple[int, ...]:
+    if value is None or value.shape is None:
+        return ()
+    return tuple(int(d) if isinstance(d, int) else 1 for d in value.shape)
+
+
+def _kernel(chain: list[ir.Node], tensors: Mapping[str, TensorSpec]) -> Kernel:
+    members = {id(n) for n in chain}
+    inputs: list[str] = []
+    outputs: list[str] = []
+    inner: list[str] = []
+    for node in chain:
+        produced = {str(v.name) for n in chain for v in n.outputs}
+        inputs += [t for t in activations_of(node) if t not in produced]
+        for value in node.outputs:
+            if not value.name:
+                continue
+            outside = value.is_graph_output() or not value.uses() or any(id(n) not in members for n, _ in value.uses())
+            (outputs if outside else inner).append(str(value.name))
+    anchor = chain[0]
+    return Kernel(name=str(anchor.name), op="+".join(n.op_type for n in chain), nodes=tuple(str(n.name) for n in chain),
+                  inputs=tuple(dict.fromkeys(inputs)), outputs=tuple(outputs), inner=tuple(inner),
+                  activation=_activation(chain), **_geometry(anchor, tensors))
+
+
+def _activation(chain: list[ir.Node]) -> str:
+    names = [n.op_type for n in chain if n.op_type in ops.ACTIVATIONS]
+    if "Mul" in [n.op_type for n in chain[1:]] and names:
+        return {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}.get(names[-1], names[-1])
+    return names[-1] if names and (len(chain) > 1 or chain[0].op_type in ops.ACTIVATIONS) else ""
+
+
+def _ints(node: ir.Node, name: str, default: list[int]) -> list[int]:
+    attribute = node.attributes.get(name)
+    return [int(i) for i in attribute.as_ints()] if attribute is not None else default
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return int(attribute.as_int()) if attribute is not None else default
+
+
+def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    x = _shape(next((v for v in node.inputs if v is not None and not constant(v)), None))
+    y = _shape(node.outputs[0]) if node.outputs else ()
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return _convolution(node, x, y)
+    if node.op_type in ("Gemm", "MatMul"):
+        return _matmul(node, y)
+    kernel = ([*_ints(node, "kernel_shape", [1, 1]), 1])[:2]
+    strides = ([*_ints(node, "strides", [1, 1]), 1])[:2]
+    n, c, h, w = _four(x)
+    _, oc, oh, ow = _four(y)
+    return {"kind": ops.KINDS.get(node.op_type, "other"), "batch": n, "in_channels": c, "in_h": h, "in_w": w, "out_channels": oc, "out_h": oh,
+            "out_w": ow, "kernel_h": kernel[0], "kernel_w": kernel[1], "stride_h": strides[0], "stride_w": strides[1]} | _recurrent(node, y)
+
+
+def _recurrent(node: ir.Node, y: tuple[int, ...]) -> dict[str, int]:
+    if node.op_type not in ("LSTM", "GRU", "RNN"):
+        return {}
+    elements = sum(prod(_shape(v)) for v in node.inputs[1:3])
+    steps = _shape(node.inputs[0])[0] if _shape(node.inputs[0]) else 1
+    return {"weights": elements, "macs": elements * steps}
+
+
+def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Any shape as N, C, H, W: what is missing is 1, what is too much goes into W."""
+    if len(shape) <= 4:
+        n, c, h, w = (*shape, *(1,) * (4 - len(shape)))[:4]
+        return n, c, h, w
+    return shape[0], shape[1], shape[2], prod(shape[3:])
+
+
+def _convolution(node: ir.Node, x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
+    weight = _shape(node.inputs[1])
+    groups = _int(node, "group", 1)
+    kernel = list(weight[2:]) or [1]
+    spatial = len(kernel)
+    strides, dilations = _ints(node, "strides", [1] * spatial), _ints(node, "dilations", [1] * spatial)
+    n, c, h, w = _four(x)
+    _, oc, oh, ow = _four(y)
+    transposed = node.op_type == "ConvTranspose"
+    positions = prod(x[2:]) if transposed else prod(y[2:])
+    depthwise = not transposed and groups > 1 and groups == c
+    return {"kind": "deconv" if transposed else "depthwise" if depthwise else "conv", "batch": n, "in_channels": c, "in_h": h, "in_w": w,
+            "out_channels": oc, "out_h": oh, "out_w": ow, "kernel_h": kernel[0], "kernel_w": prod(kernel[1:]), "stride_h": strides[0],
+            "stride_w": ([*strides, 1])[1] if spatial > 1 else 1, "dilation_h": dilations[0], "groups": groups,
+            "macs": n * positions * prod(weight), "weights": prod(weight), "biases": oc if len(node.inputs) > 2 and node.inputs[2] else 0}
+
+
+def _matmul(node: ir.Node, y: tuple[int, ...]) -> dict[str, Any]:
+    a, b = _shape(node.inputs[0]), _shape(node.inputs[1])
+    if node.op_type == "Gemm" and _int(node, "transA", 0):
+        a = a[::-1]
+    k = a[-1] if a else 1
+    columns = y[-1] if y else 1
+    rows = prod(y) // max(columns, 1)
+    fixed = constant(node.inputs[1])
+    return {"kind": "matmul", "in_channels": k, "in_h": rows, "in_w": 1, "out_channels": columns, "out_h": rows, "out_w": 1, "macs": rows * columns * k,
+            "weights": prod(b) if fixed else 0, "biases": columns if len(node.inputs) > 2 and node.inputs[2] else 0}
+
+
+# ------------------------------------------------------------------------------------------------- scale groups and units
+
+class _Union:
+    """Disjoint sets of names; the first name seen leads its set."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.parent = {n: n for n in names}
+        self.rank = {n: i for i, n in enumerate(self.parent)}
+
+    def find(self, a: str) -> str:
+        while self.parent[a] != a:
+            self.parent[a] = self.parent[self.parent[a]]
+            a = self.parent[a]
+        return a
+
+    def join(self, a: str, b: str) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            low, high = sorted((a, b), key=self.rank.__getitem__)
+            self.parent[high] = low
+
+    def sets(self) -> list[tuple[str, ...]]:
+        found: dict[str, list[str]] = {}
+        for name in self.parent:
+            found.setdefault(self.find(name), []).append(name)
+        return [tuple(v) for v in found.values()]
+
+
+def moves_values(node: ir.Node) -> bool:
+    """True when every output value is one of the input values, so that one scale serves both sides."""
+    if node.op_type == "Resize":
+        mode = node.attributes.get("mode")
+        return (mode.as_string() if mode is not None else "nearest") == "nearest"
+    if node.op_type == "Pad":
+        mode = node.attributes.get("mode")
+        if mode is not None and mode.as_string() != "constant":
+            return True
+        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        return fill is None or (fill.const_value is not None and float(fill.const_value.numpy().reshape(-1)[0]) == 0.0)
+    return node.op_type in ops.SAME_SCALE
+
+
+def _scale_groups(graph: ir.Graph, tensors: Mapping[str, TensorSpec]) -> tuple[ScaleGroup, ...]:
+    union = _Union(t for t, spec in tensors.items() if is_float(spec))
+    for node in graph:
+        if not moves_values(node):
+            continue
+        sources = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        names = [str(v.name) for v in (*sources, *node.outputs) if v is not None and not constant(v) and is_float(tensors.get(str(v.name)))]
+        for other in names[1:]:
+            union.join(names[0], other)
+    return tuple(ScaleGroup(s) for s in union.sets())
+
+
+def _units(kernels: tuple[Kernel, ...], groups: tuple[ScaleGroup, ...], nodes: Mapping[str, ir.Node],
+           tensors: Mapping[str, TensorSpec]) -> tuple[Unit, ...]:
+    producer = {t: k.name for k in kernels for t in (*k.outputs, *k.inner)}
+    union = _Union(k.name for k in kernels)
+    for group in groups:
+        makers = [producer[t] for t in group.tensors if t in producer]
+        for other in makers[1:]:
+            union.join(makers[0], other)
+    by_name = {k.name: k for k in kernels}
+    units = []
+    for members in union.sets():
+        reason = next((r for k in members if (r := _stays_float(by_name[k], nodes, tensors))), "")
+        units.append(Unit(members[0], members, not reason, reason))
+    return tuple(units)
+
+
+def _stays_float(kernel: Kernel, nodes: Mapping[str, ir.Node], tensors: Mapping[str, TensorSpec]) -> str:
+    """Reason that a kernel cannot be stored as integers, or ""."""
+    for name in kernel.nodes:
+        node = nodes[name]
+        if node.domain not in ("", "ai.onnx"):
+            return f"{node.op_type}: operator of domain {node.domain!r}, unknown to qbench"
+        if node.op_type == "Div" and constant(node.inputs[1]):
+            continue                                             # a multiplication in other words
+        if node.op_type not in ops.INTEGER:
+            return ops.why_float(node.op_type)
+    odd = [t for t in kernel.outputs if not is_float(tensors.get(t))]
+    if odd:
+        return f"writes {odd[0]!r} of type {tensors[odd[0]].dtype if odd[0] in tensors else '?'}, which is not float32"
+    if not any(is_float(tensors.get(t)) for t in kernel.inputs):
+        return "reads no float tensor"
+    return ""

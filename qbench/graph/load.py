@@ -1,0 +1,126 @@
+"""Read a model: ONNX file, exported torch program, or torch module. Nothing is executed and nothing is unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from qbench.errors import ModelError
+from qbench.files import sha256
+
+if TYPE_CHECKING:
+    import torch
+
+EXPORT_OPSET = 18
+
+
+def read(source: Path | str | ir.Model) -> tuple[ir.Model, str, str]:
+    """The model, its name and its content key (SHA-256 over the file and its external data, hex).
+
+    Raises ModelError for what cannot be read, also when external data lies outside the model's folder.
+    """
+    if isinstance(source, ir.Model):
+        return source, source.graph.name or "model", _key_of_model(source)
+    path = Path(source)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; give an .onnx or a .pt2 model")
+    if path.suffix == ".pt2":
+        return from_exported_program(path), path.stem, sha256(path)
+    if path.suffix in (".pt", ".pth", ".ckpt", ".bin"):
+        raise ModelError(f"{path}: a pickled checkpoint can run code on load, so it is never opened. Export it: "
+                         "torch.onnx.export(model, ...) to .onnx, or torch.export.save(...) to .pt2")
+    try:
+        model = ir.load(path)
+    except Exception as error:                       # protobuf and onnx_ir raise many kinds here
+        raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {_first_line(error)})") from error
+    if len(model.graph) == 0 and not model.graph.outputs:
+        raise ModelError(f"{path}: the file holds no graph; is it an ONNX model?")
+    return model, path.stem, _key_with_external(path, _external_files(model, path.parent))
+
+
+def from_exported_program(path: Path) -> ir.Model:
+    """The ONNX form of a torch.export archive (.pt2)."""
+    import torch
+
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:
+        raise ModelError(f"{path}: torch.export.load fails ({_first_line(error)}); "
+                         "was it written by torch.export.save?") from error
+    return _export(program, None)
+
+
+def from_module(module: torch.nn.Module, example: tuple[Any, ...]) -> ir.Model:
+    """The ONNX form of `module` in eval mode, traced with the tensors of `example`; the first axis stays dynamic.
+
+    Raises ModelError with torch's reason when it cannot be exported.
+    """
+    import torch
+
+    training = module.training
+    try:
+        batch = torch.export.Dim("batch")
+        shapes = tuple({0: batch} if x.dim() > 0 and x.shape[0] > 1 else None for x in example)
+        dynamic = shapes if any(shapes) else None
+        program = torch.export.export(module.eval(), example, dynamic_shapes=dynamic)
+        return _export(program, example)
+    except Exception as error:
+        raise ModelError(f"{type(module).__name__} cannot be exported by torch.export: {_first_line(error)}") from error
+    finally:
+        module.train(training)
+
+
+def _export(program: Any, example: tuple[Any, ...] | None) -> ir.Model:
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")              # torch's own deprecations: nothing that a user could mend
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(program, example or (), str(path), dynamo=True, opset_version=EXPORT_OPSET, verbose=False,
+                          external_data=False)
+        model = ir.load(path)
+    return model
+
+
+def _external_files(model: ir.Model, folder: Path) -> list[Path]:
+    """Files that hold the weights. Raises ModelError for one that is missing or not inside `folder`."""
+    found: dict[Path, None] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            location = str(tensor.location)
+            if PurePosixPath(location).is_absolute() or Path(location).is_absolute() or ".." in PurePosixPath(location).parts:
+                raise ModelError(f"initializer {value.name!r} keeps its data in {location!r}, outside the model's folder; "
+                                 "external data must lie beside the model under a relative name")
+            path = folder / location
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ModelError(f"initializer {value.name!r}: {location!r} is a link that leaves the model's folder")
+            if not path.is_file():
+                raise ModelError(f"initializer {value.name!r}: its data file {path} is missing; copy it beside the model")
+            found[path] = None
+    return list(found)
+
+
+def _key_with_external(path: Path, external: list[Path]) -> str:
+    if not external:
+        return sha256(path)
+    digest = hashlib.sha256(sha256(path).encode())
+    for other in sorted(external):
+        digest.update(sha256(other).encode())
+    return digest.hexdigest()
+
+
+def _key_of_model(model: ir.Model) -> str:
+    return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,6 @@
+"""The report of a search: one self-contained HTML page, and the figure of the front that the tracking page shares."""
+
+from qbench.report.front import front_figure
+from qbench.report.page import write_report
+
+__all__ = ["front_figure", "write_report"]

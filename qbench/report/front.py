@@ -1,0 +1,217 @@
+"""The front as one plotly figure: accuracy against latency, energy as colour. Shared by the report and the tracking page."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from qbench.report import text
+from qbench.result import Candidate, SearchResult
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The two budgets that the axes show, None where there is none: latency in ms, accuracy in the metric's own unit."""
+
+    latency_ms: float | None
+    accuracy: float | None
+
+
+def limits(result: SearchResult) -> Limits:
+    """Read back from the budgets' texts ("20ms", "30 fps", "drop <= 0.5 %"); a text in other words draws no limit."""
+    latency: list[float] = []
+    floor: list[float] = []
+    reference = text.finite(result.reference.accuracy.value)
+    for budget in result.budgets:
+        if found := re.search(r"(\d+(?:\.\d*)?(?:e-?\d+)?)\s*(ns|us|µs|ms|s|fps)\b", budget):
+            number, unit = float(found[1]), found[2]
+            latency.append(number * _MS[unit] if unit in _MS else 1e3 / number if number else math.inf)
+        elif "drop" in budget and reference is not None and (found := re.search(r"(\d+(?:\.\d*)?(?:e-?\d+)?)\s*(%|points?)?", budget)):
+            floor.append(reference - float(found[1]) / (100.0 if found[2] else 1.0))
+    return Limits(min(latency, default=None), max(floor, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """How one kind of candidate is drawn: `symbol` filled, or open for a plan that misses a budget."""
+
+    name: str
+    symbol: str
+    size: int
+    members: tuple[tuple[Candidate, str], ...]     # candidate, text beside its marker
+
+    def symbols(self) -> list[str]:
+        return [self.symbol if c.feasible or self.symbol.endswith("-open") else f"{self.symbol}-open" for c, _ in self.members]
+
+
+def _drawable(c: Candidate) -> bool:
+    return text.finite(c.accuracy.value) is not None and (text.finite(c.price.latency_ms) or 0.0) > 0.0
+
+
+def _groups(result: SearchResult) -> list[_Group]:
+    """Every drawable candidate once, in the most telling group it belongs to; the most telling group last, so on top."""
+    chosen = text.chosen_label(result)
+    kinds: list[tuple[str, str, int, list[tuple[Candidate, str]]]] = [
+        (f"{chosen} plan", "star", 18, [(result.chosen, chosen)] if result.chosen else []),
+        ("float reference", "diamond", 12, [(result.reference, "float")]),
+        ("uniform plans", "square", 11, [(c, f"all {p.upper()}") for p, c in result.uniform.items()]),
+        ("on the front", "circle", 10, [(c, "") for c in result.front]),
+        ("other plans", "circle", 7, [(c, "") for c in result.candidates if c.feasible]),
+        ("misses a budget", "x-thin-open", 8, [(c, "") for c in result.candidates]),
+    ]
+    seen: set[str] = set()
+    groups: list[_Group] = []
+    for name, symbol, size, members in kinds:
+        new = {c.name: (c, label) for c, label in members if _drawable(c) and c.name not in seen}
+        seen |= new.keys()
+        if new:
+            groups.append(_Group(name, symbol, size, tuple(new.values())))
+    return groups[::-1]
+
+
+def _hover(c: Candidate, result: SearchResult) -> str:
+    """The plan as lines; names come from the user's files and are escaped, since plotly reads a few tags."""
+    scale, a, p = text.scale_of(result), c.accuracy, c.price
+    lines = [
+        f"{c.name} ({c.origin})",
+        f"{a.metric} {scale.value(a.value)} {scale.interval(a.low, a.high)}",
+        f"drop {scale.drop(a.drop)} {scale.interval(a.drop_low, a.drop_high)}",
+        f"latency {text.significant(p.latency_ms)} ms {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}",
+        f"energy {text.significant(p.energy_mj)} mJ, power {text.significant(p.power_w)} W ({text.power_note(result)})",
+        f"peak memory {text.size(p.peak_memory_bytes)}, {p.op_point}",
+        f"{text.layers(c.layers)}",
+        f"{c.calibrator}, {c.granularity}",
+        f"meets the budget: {text.meets(c, result)}",
+    ]
+    return "<br>".join(html.escape(text.plain(line)) for line in lines)
+
+
+def _staircase(result: SearchResult) -> tuple[list[float], list[float]]:
+    """Latency and accuracy of the front members that no other beats in these two, fastest first."""
+    best, xs, ys = -math.inf, [], []
+    members = [c for c in result.front if _drawable(c)]
+    for c in sorted(members, key=lambda c: (c.price.latency_ms, -c.accuracy.value)):
+        if c.accuracy.value > best:
+            best = c.accuracy.value
+            xs.append(c.price.latency_ms)
+            ys.append(best)
+    return xs, ys
+
+
+def _span(values: list[float], margin: float = 0.08) -> list[float]:
+    low, high = min(values), max(values)
+    pad = (high - low) * margin or abs(high) * 0.05 or 1.0
+    return [low - pad, high + pad]
+
+
+def _views(result: SearchResult, drawn: list[Candidate], limit: Limits, factor: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Axis ranges that show the plans worth a look, and those that show all. Equal unless outliers would squash the picture.
+
+    A plan is an outlier when it lies 4 times as far from the best accuracy, or takes 2.5 times as long, as the middle plan.
+    """
+    xs, ys = [c.price.latency_ms for c in drawn], [c.accuracy.value * factor for c in drawn]
+    keep = {c.name for c in (result.chosen,) if c}
+    top, middle = max(ys), median(ys)
+    reach = max(4.0 * (top - middle), 1e-9)
+    slow = 2.5 * median(xs)
+    near = [c for c in drawn if c.name in keep or (c.accuracy.value * factor >= top - reach and c.price.latency_ms <= slow)]
+    x_extra = [limit.latency_ms] if limit.latency_ms and limit.latency_ms <= 2 * max(xs) else []
+    y_extra = [limit.accuracy * factor] if limit.accuracy is not None and limit.accuracy * factor >= top - reach else []
+
+    def ranges(shown: list[Candidate]) -> dict[str, Any]:
+        return {"xaxis.range": _span([*(c.price.latency_ms for c in shown), *x_extra]),
+                "yaxis.range": _span([*(c.accuracy.value * factor for c in shown), *y_extra])}
+
+    return ranges(near), ranges(drawn)
+
+
+def _trace(group: _Group, result: SearchResult, factor: float) -> dict[str, Any]:
+    members = [c for c, _ in group.members]
+    body: dict[str, Any] = {
+        "type": "scatter", "name": group.name, "mode": "markers+text",
+        "x": [c.price.latency_ms for c in members], "y": [c.accuracy.value * factor for c in members],
+        "text": [html.escape(text.plain(label)) for _, label in group.members], "textposition": "top center",
+        "hovertext": [_hover(c, result) for c in members], "hoverinfo": "text",
+        "marker": {"symbol": group.symbols(), "size": group.size, "color": [text.finite(c.price.energy_mj) for c in members],
+                   "coloraxis": "coloraxis", "line": {"width": 1.5 if group.symbol.endswith("-open") else 1, "color": "#52514e"}},
+    }
+    if group.symbol == "star":
+        a, p = members[0].accuracy, members[0].price
+        body["error_y"] = _error(a.value * factor, a.low * factor, a.high * factor)
+        body["error_x"] = _error(p.latency_ms, p.latency_ms_low, p.latency_ms_high)
+    return body
+
+
+def _error(value: float, low: float, high: float) -> dict[str, Any]:
+    """The interval as plotly's error bar; hidden where an end is missing."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return {"visible": False}
+    return {"type": "data", "symmetric": False, "array": [max(high - value, 0.0)], "arrayminus": [max(value - low, 0.0)],
+            "thickness": 1.2, "width": 4, "color": "#52514e"}
+
+
+def _region(limit: Limits, everything: dict[str, Any], factor: float) -> list[dict[str, Any]]:
+    """The part of the plane that meets the drawn budgets, as one shaded rectangle with a dashed edge."""
+    if limit.latency_ms is None and limit.accuracy is None:
+        return []
+    (x0, x1), (y0, y1) = everything["xaxis.range"], everything["yaxis.range"]
+    wide, high = (x1 - x0), (y1 - y0)
+    return [{"type": "rect", "name": "feasible", "layer": "below", "x0": min(0.0, x0) - 5 * wide,
+             "x1": limit.latency_ms if limit.latency_ms is not None else x1 + 5 * wide,
+             "y0": limit.accuracy * factor if limit.accuracy is not None else y0 - 5 * high, "y1": y1 + 5 * high,
+             "fillcolor": "rgba(46,125,50,0.10)", "line": {"dash": "dash", "width": 1.5, "color": "#2e7d32"}}]
+
+
+def _buttons(near: dict[str, Any], everything: dict[str, Any]) -> list[dict[str, Any]]:
+    if near == everything:
+        return []
+    return [{"type": "buttons", "direction": "right", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "showactive": True,
+             "pad": {"t": 2, "r": 2}, "buttons": [{"label": "near the front", "method": "relayout", "args": [near]},
+                                       {"label": "all plans", "method": "relayout", "args": [everything]}]}]
+
+
+def front_figure(result: SearchResult) -> Figure:
+    """Accuracy (up) against predicted latency (right) of everything evaluated; energy is the colour, hovering shows the plan.
+
+    Symbols tell the kinds apart without colour. The shaded part meets the latency budget and the largest drop. Plans without a
+    finite accuracy or latency are left out, and the title of the horizontal axis counts them.
+    """
+    import plotly.graph_objects as go
+
+    scale, limit, groups = text.scale_of(result), limits(result), _groups(result)
+    drawn = [c for g in groups for c, _ in g.members]
+    every = {c.name: c for c in (result.reference, *result.uniform.values(), *result.candidates, *result.front)}
+    missing = sum(not _drawable(c) for c in every.values())
+    figure = go.Figure()
+    if drawn:
+        near, everything = _views(result, drawn, limit, scale.factor)
+        xs, ys = _staircase(result)
+        figure.add_scatter(x=xs, y=[y * scale.factor for y in ys], mode="lines", line={"shape": "hv", "width": 2, "color": "#52514e"},
+                           hoverinfo="skip", name="front in these two", showlegend=len(xs) > 1)
+        figure.add_traces([_trace(g, result, scale.factor) for g in groups])
+        figure.update_layout(shapes=_region(limit, everything, scale.factor), updatemenus=_buttons(near, everything),
+                             xaxis_range=near["xaxis.range"], yaxis_range=near["yaxis.range"])
+    _label(figure, result, scale, missing)
+    return figure
+
+
+def _label(figure: Figure, result: SearchResult, scale: text.Scale, missing: int) -> None:
+    metric = html.escape(text.plain(result.reference.accuracy.metric))
+    left_out = f"<br>{missing} not drawn: no finite accuracy or latency" if missing else ""
+    axis = {"gridcolor": "#e1e0d9", "linecolor": "#898781", "zeroline": False, "ticks": "outside", "tickcolor": "#898781"}
+    figure.update_layout(
+        template="none", paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", height=520, margin={"l": 64, "r": 12, "t": 48, "b": 120},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#0b0b0b"}, hoverlabel={"align": "left"},
+        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+        coloraxis={"colorscale": "Viridis", "colorbar": {"title": {"text": "energy, mJ", "side": "right"}, "thickness": 12, "len": 1.0}})
+    figure.update_xaxes(title={"text": f"predicted latency, ms{left_out}"}, **axis)
+    figure.update_yaxes(title={"text": f"{metric}, {scale.unit}" if scale.unit else metric}, **axis)
