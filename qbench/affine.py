@@ -100,12 +100,9 @@ def affine(seen: Range, scheme: Scheme) -> Affine:
     r = seen.including_zero()
     if scheme.symmetric:
         centre = 0 if scheme.signed else 2 ** (scheme.bits - 1)
-        reach = scheme.qmax - centre
-        if not scheme.narrow and scheme.signed:      # full range: 2*absmax over all codes, +absmax may clip by half a step
-            reach_f = (scheme.qmax - scheme.qmin) / 2
-        else:
-            reach_f = float(reach)
-        scale = r.magnitude / reach_f
+        full = scheme.signed and not scheme.narrow      # 2*absmax over all codes: +absmax may clip by half a step
+        reach = (scheme.qmax - scheme.qmin) / 2 if full else scheme.qmax - centre
+        scale = r.magnitude / reach
         zero_point = centre
     else:
         scale = (r.high - r.low) / (scheme.qmax - scheme.qmin)

@@ -96,9 +96,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ScaleGroup:
-    """Activation tensors that share one scale. The first tensor names the group."""
+    """Activation tensors that share one scale. The first tensor names the group.
+
+    sources   those whose values come into being here: the others hold copies, so the range is the union over `sources`
+    """
 
     tensors: tuple[str, ...]
+    sources: tuple[str, ...]
 
     @property
     def name(self) -> str:

@@ -330,7 +330,8 @@ def _scale_groups(graph: ir.Graph, tensors: Mapping[str, TensorSpec]) -> tuple[S
         names = [str(v.name) for v in (*sources, *node.outputs) if v is not None and not constant(v) and is_float(tensors.get(str(v.name)))]
         for other in names[1:]:
             union.join(names[0], other)
-    return tuple(ScaleGroup(s) for s in union.sets())
+    copies = {str(v.name) for n in graph if moves_values(n) for v in n.outputs}
+    return tuple(ScaleGroup(s, tuple(t for t in s if t not in copies) or s) for s in union.sets())
 
 
 def _units(kernels: tuple[Kernel, ...], groups: tuple[ScaleGroup, ...], nodes: Mapping[str, ir.Node],

@@ -57,6 +57,7 @@ def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple
     before = {v: n.name for n in model.graph for v in _weight_names(n)}
     _fold(model)
     _restore_names(model, before)
+    passes.ShapeInferencePass()(model)
     static = _static_twin(model, input_shapes or {})
     network = build_network(static, name, key, {k: v for k, v in original.items() if k != v})
     return PreparedModel(model, network)

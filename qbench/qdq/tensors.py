@@ -7,7 +7,7 @@ from qbench.network import Kernel, Network
 
 
 def quantized_tensors(network: Network) -> tuple[str, ...]:
-    """Activation tensors whose range a plan may need, in network order."""
+    """Activation tensors whose range a plan may need, in network order: the sources of every scale group it may use."""
     quantizable = {k for u in network.units if u.quantizable for k in u.kernels}
     inner_clamped = {t for k in network.kernels for t in clamped(k)}
     wanted: dict[str, None] = {}
@@ -15,7 +15,7 @@ def quantized_tensors(network: Network) -> tuple[str, ...]:
         if kernel.name in quantizable:
             for t in (*kernel.inputs, *kernel.inner, *kernel.outputs):
                 if t in network.group_of and t not in inner_clamped:
-                    wanted[t] = None
+                    wanted.update(dict.fromkeys(network.group_of[t].sources))
     return tuple(wanted)
 
 

@@ -1,0 +1,235 @@
+"""Accuracy of plans: each candidate is a real Q/DQ model, built, loaded and run by onnxruntime on the evaluation data.
+
+The float model runs once and its outputs are kept, so every figure of a candidate is paired with float on the same samples.
+Where a plan leaves the first kernels in float, their outputs are computed once and only the rest of the graph runs again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qbench import qdq
+from qbench.graph import PreparedModel
+from qbench.metrics import Fidelity, class_axis, interval, paired_drop
+from qbench.network import Network
+from qbench.plan import Plan
+from qbench.protocols import Accuracy, Array, Batch, Dataset, Metric, Progress, silent
+from qbench.runtime import Session, integer_kernels_saturate
+
+BATCH_ELEMENTS = 1 << 18
+"""Input values per run when the batch axis is free: small networks are not worth one run a sample."""
+KEEP_BYTES = 1 << 30
+"""Float outputs above this size go to a temporary file."""
+PREFIX_BYTES = 400 << 20
+"""Most that the activations at a cut may take for all samples of one evaluation; above it the whole graph runs."""
+
+
+@dataclass
+class Cut:
+    """The float prefix of the network up to kernel number `position`, already run on the first `samples` samples."""
+
+    position: int
+    samples: int
+    batches: list[dict[str, Array]]
+
+
+class OnnxEvaluator:
+    """Implements `qbench.protocols.Evaluator`.
+
+    float_pass_equivalents   work done so far in units of one float pass over the whole evaluation set, counted in
+                             multiply-accumulates times samples: the price of a search, independent of the machine
+    """
+
+    def __init__(self, prepared: PreparedModel, dataset: Dataset, metric: Metric, *, seed: int = 0, threads: int | None = None,
+                 simulate: bool | None = None, progress: Progress = silent) -> None:
+        self.prepared, self.network, self.dataset, self.metric, self.seed, self.threads = (
+            prepared, prepared.network, dataset, metric, seed, threads)
+        self.simulate = integer_kernels_saturate() if simulate is None else simulate
+        self.float_pass_equivalents = 0.0
+        self.batch = batch_size(prepared.model, self.network)
+        self._cut: Cut | None = None
+        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        self._reference: list[dict[str, Array]] = []
+        self._rows = np.empty((0, 1))
+        self._seconds = 0.0
+        self._run_float(progress)
+
+    def _run_float(self, progress: Progress) -> None:
+        start, rows, done, kept = time.perf_counter(), [], 0, 0
+        session = Session(qdq.to_bytes(self.prepared.model), self.threads)
+        for batch in self.dataset.batches(self.batch):
+            outputs = session.run(batch.feeds)
+            rows.append(self.metric.statistics(outputs, batch.labels, outputs))
+            kept += sum(v.nbytes for v in outputs.values())
+            self._reference.append({k: self._keep(v, kept) for k, v in outputs.items()})
+            done += size_of(batch)
+            progress("float reference", done, len(self.dataset))
+        self._rows = np.concatenate(rows)
+        self._seconds = time.perf_counter() - start
+        self.float_pass_equivalents += 1.0
+
+    def _keep(self, values: Array, kept: int) -> Array:
+        if kept <= KEEP_BYTES:
+            return values
+        self._spill = self._spill or tempfile.TemporaryDirectory(prefix="qbench-")
+        path = Path(self._spill.name) / f"{kept}-{id(values)}.npy"
+        np.save(path, values, allow_pickle=False)
+        spilled: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return spilled
+
+    # -- what the search asks
+
+    def reference(self, samples: int | None = None) -> Accuracy:
+        """The float model itself."""
+        rows = self._rows[:samples]
+        value, low, high = interval(self.metric, rows, self.seed)
+        return Accuracy(self.metric.name, value, low, high, len(rows), 0.0, 0.0, 0.0, float("inf"), 1.0, 0.0, self._seconds)
+
+    def evaluate(self, plan: Plan, samples: int | None = None) -> Accuracy:
+        """Build the plan's model and run it on the first `samples` samples (all when None).
+
+        A plan without any integer unit is run with its FP16 rounding emulated: nothing else would tell it from float.
+        """
+        position = first_integer(self.network, plan)
+        all_float = position == len(self.network.kernels)
+        return self.evaluate_model(qdq.write(self.prepared, plan, emulate_fp16=all_float).model, samples, 0 if all_float else position)
+
+    def evaluate_model(self, model: ir.Model, samples: int | None = None, position: int = 0) -> Accuracy:
+        """Accuracy of a model with the network's inputs and outputs; kernels before `position` are as in the float model."""
+        start = time.perf_counter()
+        count = min(samples or len(self.dataset), len(self.dataset))
+        cut = self._advance(position, count)
+        tensors = cut_tensors(self.network, cut.position) if cut else ()
+        run = extract(model, tensors, self.network.outputs) if cut else model
+        rows, fidelity, done = [], Fidelity(axis=class_axis(self.metric)), 0
+        with loaded(run, self.threads, self.simulate) as session:
+            for index, batch in enumerate(self._batches(count)):
+                feeds = dict(batch.feeds) | (cut.batches[index] if cut else {})
+                size = size_of(batch)
+                outputs = session.run(feeds)
+                reference = {k: v[:size] for k, v in self._reference[index].items()}
+                rows.append(self.metric.statistics(outputs, batch.labels, reference))
+                first = self.network.outputs[0]
+                fidelity.update(reference[first], outputs[first])
+                done += size
+        self._count(cut.position if cut else 0, len(self.network.kernels), done)
+        return self._accuracy(np.concatenate(rows), fidelity, time.perf_counter() - start)
+
+    def _accuracy(self, rows: Array, fidelity: Fidelity, seconds: float) -> Accuracy:
+        value, low, high = interval(self.metric, rows, self.seed)
+        drop, drop_low, drop_high = paired_drop(self.metric, self._rows[:len(rows)], rows, self.seed)
+        return Accuracy(self.metric.name, value, low, high, len(rows), drop, drop_low, drop_high,
+                        fidelity.sqnr_db, fidelity.cosine, fidelity.kl, seconds, self.simulate)
+
+    # -- samples and prefixes
+
+    def _batches(self, count: int) -> Iterator[Batch]:
+        """The batches of the reference run, the last one shortened to `count` samples in all."""
+        done = 0
+        for batch in self.dataset.batches(self.batch):
+            left = count - done
+            if left <= 0:
+                return
+            size = size_of(batch)
+            if size > left:
+                batch = Batch({k: v[:left] for k, v in batch.feeds.items()}, None if batch.labels is None else batch.labels[:left], batch.first)
+            yield batch
+            done += min(size, left)
+
+    def _advance(self, position: int, count: int) -> Cut | None:
+        """Outputs of the float kernels before `position` on the first `count` samples; None when they are not worth keeping."""
+        share = sum(k.macs for k in self.network.kernels[:position])
+        if position == 0 or share == 0 or cut_bytes(self.network, position) * count > PREFIX_BYTES:
+            return None
+        old = self._cut
+        if old is None or old.samples != count or old.position > position:
+            old = None
+        if old is not None and old.position == position:
+            return old
+        start = old.position if old else 0
+        source = cut_tensors(self.network, start) if old else self.network.inputs
+        goal = cut_tensors(self.network, position)
+        passed = [t for t in goal if t in source]
+        wanted = [t for t in goal if t not in source]
+        batches: list[dict[str, Array]] = []
+        with loaded(extract(self.prepared.model, source, wanted), self.threads, False) as session:
+            for index, batch in enumerate(self._batches(count)):
+                feeds = old.batches[index] if old else batch.feeds
+                made = session.run({**batch.feeds, **feeds}) if wanted else {}
+                batches.append({**{t: feeds[t] for t in passed}, **made})
+        self._count(start, position, count)
+        self._cut = Cut(position, count, batches)
+        return self._cut
+
+    def _count(self, start: int, stop: int, samples: int) -> None:
+        work = sum(k.macs for k in self.network.kernels[start:stop]) / max(self.network.macs, 1)
+        self.float_pass_equivalents += work * samples / len(self.dataset)
+
+
+def first_integer(network: Network, plan: Plan) -> int:
+    """Number of the first kernel, in execution order, that runs in integers; the number of kernels when none does."""
+    for number, kernel in enumerate(network.kernels):
+        if not plan.precision[network.unit_of_kernel[kernel.name]].is_float:
+            return number
+    return len(network.kernels)
+
+
+def cut_tensors(network: Network, position: int) -> tuple[str, ...]:
+    """Tensors that the kernels from `position` on, or the outside, need of what came before."""
+    before = dict.fromkeys(network.inputs) | {t: None for k in network.kernels[:position] for t in k.outputs}
+    needed = {t for k in network.kernels[position:] for t in k.inputs} | set(network.outputs)
+    return tuple(t for t in before if t in needed)
+
+
+def cut_bytes(network: Network, position: int) -> int:
+    """Bytes of one sample at a cut."""
+    return sum(network.tensors[t].elements * np.dtype(network.tensors[t].dtype).itemsize for t in cut_tensors(network, position)
+               if network.tensors[t].dtype != "object")
+
+
+def extract(model: ir.Model, inputs: tuple[str, ...] | list[str], outputs: tuple[str, ...] | list[str]) -> ir.Model:
+    """The part of `model` between the named tensors, as a model of its own."""
+    graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
+    return ir.Model(graph, ir_version=model.ir_version)
+
+
+class loaded:
+    """Context manager: a Session of `model`, through a temporary file where one protobuf cannot hold the weights."""
+
+    def __init__(self, model: ir.Model, threads: int | None, simulate: bool) -> None:
+        self.model, self.threads, self.simulate = model, threads, simulate
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Session:
+        size = sum(v.const_value.nbytes for v in self.model.graph.initializers.values() if v.const_value is not None)
+        if size <= qdq.BIG_MODEL_BYTES:
+            return Session(qdq.to_bytes(self.model), self.threads, self.simulate)
+        self.folder = tempfile.TemporaryDirectory(prefix="qbench-")
+        path = Path(self.folder.name) / "model.onnx"
+        qdq.save(self.model, path)
+        return Session(path, self.threads, self.simulate)
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+def size_of(batch: Batch) -> int:
+    return len(next(iter(batch.feeds.values())))
+
+
+def batch_size(model: ir.Model, network: Network) -> int:
+    """How many samples one run takes: one when the model fixes its batch axis."""
+    for value in model.graph.inputs:
+        if value.shape is None or len(value.shape) == 0 or isinstance(value.shape[0], int):
+            return 1
+    elements = max((network.tensors[i].elements for i in network.inputs), default=1)
+    return int(np.clip(BATCH_ELEMENTS // max(elements, 1), 1, 128))
