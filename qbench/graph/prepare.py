@@ -26,6 +26,8 @@ from qbench.network import Network
 LOWEST_OPSET = 13      # QuantizeLinear and DequantizeLinear know `axis` since 13 (BUG case B17)
 RAISED_OPSET = 17
 LOWEST_IR = 8
+IN_MEMORY_BYTES = 1_500_000_000
+"""Weights up to this size are read at once; larger models keep them in their files until a tensor is needed."""
 FOLD_LIMIT = 1 << 24   # elements: weights that are computed in the graph are folded, big tables are left alone
 
 _BATCH_NORM = RewriteRuleSet([
@@ -52,6 +54,8 @@ def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple
     if isinstance(source, ir.Model):
         model = model.clone()
     _refuse_quantized(model)
+    if sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None) <= IN_MEMORY_BYTES:
+        ir.external_data.load_to_model(model)
     original = _normalise(model)
     _raise_opset(model)
     before = {v: n.name for n in model.graph for v in _weight_names(n)}

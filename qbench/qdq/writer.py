@@ -89,7 +89,7 @@ class _Writer:
         self.out = Written(self.model)
         self.nodes = {str(n.name): n for n in self.graph}
         self.names = {str(v.name) for n in self.graph for v in n.outputs if v.name} | set(self.graph.initializers) | {
-            str(v.name) for v in self.graph.inputs}
+            str(v.name) for v in self.graph.inputs} | {str(n.name) for n in self.model.graph.all_nodes()}
         self.values: dict[str, ir.Value] = {str(v.name): v for v in self.graph.inputs}
         self.values |= {str(v.name): v for n in self.graph for v in n.outputs}
         self.kernel_of = {n: k for k in self.network.kernels for n in k.nodes}

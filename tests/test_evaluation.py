@@ -1,0 +1,115 @@
+"""The evaluator: pairing, prefix reuse, counting."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from models import Array, model, node, observe, plan, prepare
+
+from qbench.data import ArrayDataset
+from qbench.evaluation import OnnxEvaluator, cut_tensors, first_integer
+from qbench.graph import PreparedModel
+from qbench.metrics import make
+from qbench.network import Precision
+from qbench.runtime import Session, integer_kernels_saturate
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(37, 3, 16, 16)).astype(np.float32)
+
+
+def w(*shape: int) -> Array:
+    return RNG.normal(0, 0.4, shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def net() -> PreparedModel:
+    """Conv -> Conv -> Concat with a skip -> Conv -> pooled class scores; the batch axis is free."""
+    nodes = [node("Conv", ["x", "w0"], ["a"], "c0", pads=[1] * 4), node("Relu", ["a"], ["ar"], "r0"),
+             node("Conv", ["ar", "w1"], ["b"], "c1", pads=[1] * 4), node("Relu", ["b"], ["br"], "r1"),
+             node("Concat", ["br", "ar"], ["cat"], "cat", axis=1), node("Conv", ["cat", "w2"], ["d"], "c2"),
+             node("GlobalAveragePool", ["d"], ["p"], "pool"), node("Flatten", ["p"], ["y"], "flat")]
+    return prepare(model(nodes, {"x": ["N", 3, 16, 16]}, {"y": ["N", 5]}, {"w0": w(8, 3, 3, 3), "w1": w(8, 8, 3, 3), "w2": w(5, 16, 1, 1)}))
+
+
+@pytest.fixture(scope="module")
+def evaluator(net: PreparedModel) -> OnnxEvaluator:
+    labels = Session(net_bytes(net), 1).run({"x": IMAGES})["y"].argmax(1)
+    labels[::5] = (labels[::5] + 1) % 5
+    return OnnxEvaluator(net, ArrayDataset({"x": IMAGES}, labels), make("top1"), threads=1)
+
+
+def net_bytes(net: PreparedModel) -> bytes:
+    from qbench.qdq import to_bytes
+
+    return to_bytes(net.model)
+
+
+@pytest.fixture(scope="module")
+def ranges(net: PreparedModel) -> Any:
+    return observe(net, [{"x": IMAGES}])
+
+
+def test_the_float_reference_scores_what_the_labels_say(evaluator: OnnxEvaluator) -> None:
+    reference = evaluator.reference()
+    assert reference.value == pytest.approx(29 / 37)
+    assert reference.low < reference.value < reference.high
+    assert reference.drop == 0.0
+
+
+def test_a_candidate_is_paired_with_float_on_the_same_samples(net: PreparedModel, evaluator: OnnxEvaluator, ranges: Any) -> None:
+    found = evaluator.evaluate(plan(net, ranges), 10)
+    assert found.samples == 10
+    assert found.drop == pytest.approx(evaluator.reference(10).value - found.value)
+    assert found.drop_low <= found.drop <= found.drop_high
+    assert 20 < found.sqnr_db < 80
+
+
+def test_sixteen_bit_is_closer_than_eight(net: PreparedModel, evaluator: OnnxEvaluator, ranges: Any) -> None:
+    eight, sixteen = (evaluator.evaluate(plan(net, ranges, base=p)) for p in (Precision.INT8, Precision.INT16))
+    assert sixteen.sqnr_db > eight.sqnr_db + 20
+    assert sixteen.kl < eight.kl
+
+
+@pytest.mark.parametrize("first", ["c2", "pool"])
+def test_a_reused_prefix_changes_nothing_and_costs_less(net: PreparedModel, evaluator: OnnxEvaluator, ranges: Any, first: str,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    floats = [u.name for u in net.network.units if first not in u.kernels]
+    made = plan(net, ranges, floats=floats)
+    assert first_integer(net.network, made) > 0
+    evaluator.evaluate(made)
+    before = evaluator.float_pass_equivalents
+    reused = evaluator.evaluate(made)
+    assert evaluator.float_pass_equivalents - before < 0.9
+    monkeypatch.setattr(evaluator, "_advance", lambda *_: None)
+    whole = evaluator.evaluate(made)
+    assert (reused.value, reused.drop) == (whole.value, whole.drop)
+    assert reused.sqnr_db == pytest.approx(whole.sqnr_db, abs=0.5)
+
+
+def test_a_cut_holds_the_skip_connection(net: PreparedModel) -> None:
+    position = next(i for i, k in enumerate(net.network.kernels) if k.name == "cat")
+    assert cut_tensors(net.network, position) == ("ar", "br")
+
+
+def test_an_all_fp16_plan_is_emulated_not_copied_from_float(net: PreparedModel, evaluator: OnnxEvaluator) -> None:
+    found = evaluator.evaluate(plan(net, {}, floats=[u.name for u in net.network.units]))
+    assert 40 < found.sqnr_db < 90
+
+
+def test_float_pass_equivalents_count_samples(net: PreparedModel, ranges: Any) -> None:
+    labels = np.zeros(37, np.int64)
+    fresh = OnnxEvaluator(net, ArrayDataset({"x": IMAGES}, labels), make("top1"), threads=1)
+    assert fresh.float_pass_equivalents == 1.0
+    fresh.evaluate(plan(net, ranges), 10)
+    assert fresh.float_pass_equivalents == pytest.approx(1.0 + 10 / 37)
+
+
+def test_simulated_and_integer_kernels_agree_where_this_cpu_does_not_saturate(net: PreparedModel, evaluator: OnnxEvaluator, ranges: Any) -> None:
+    if integer_kernels_saturate():
+        assert evaluator.simulate
+        return
+    labels = np.zeros(37, np.int64)
+    simulated = OnnxEvaluator(net, ArrayDataset({"x": IMAGES}, labels), make("top1"), threads=1, simulate=True)
+    a, b = simulated.evaluate(plan(net, ranges)), evaluator.evaluate(plan(net, ranges))
+    assert a.simulated and not b.simulated
+    assert a.sqnr_db == pytest.approx(b.sqnr_db, abs=2.0)
