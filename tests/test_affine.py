@@ -31,7 +31,7 @@ def test_constant_tensors_have_a_finite_scale(low: float, high: float, scale: fl
     found = affine(Range(low, high), UINT8)
     assert found.scale == pytest.approx(scale, rel=1e-6)
     assert found.zero_point == zero_point
-    assert dequantize(quantize(np.float32([low, high]), found), found) == pytest.approx([low, high], abs=1e-6)
+    assert dequantize(quantize(np.array([low, high], np.float32), found), found) == pytest.approx([low, high], abs=1e-6)
 
 
 def test_zero_tensor_of_int8_has_zero_point_zero() -> None:
@@ -43,7 +43,7 @@ def test_round_trip_stays_within_half_a_step(low: float, high: float, scheme: Sc
     seen = Range(min(low, high), max(low, high))
     a = affine(seen, scheme)
     hull = seen.including_zero()
-    x = np.float32([hull.low + position * (hull.high - hull.low)])
+    x = np.array([hull.low + position * (hull.high - hull.low)], np.float32)
     back = dequantize(quantize(x, a), a)
     step = 1.0 if scheme.signed and scheme.symmetric and not scheme.narrow else 0.5    # full range: +absmax clips by half a step more
     assert a.scale > 0 and np.isfinite(a.scale)
@@ -59,7 +59,7 @@ def test_zero_is_exact(low: float, high: float, scheme: Scheme) -> None:
 
 def test_rounding_is_half_to_even() -> None:
     a = Affine(1.0, 0, FULL)
-    assert quantize(np.float32([0.5, 1.5, 2.5, -0.5, -1.5]), a).tolist() == [0, 2, 2, 0, -2]
+    assert quantize(np.array([0.5, 1.5, 2.5, -0.5, -1.5], np.float32), a).tolist() == [0, 2, 2, 0, -2]
 
 
 @given(low=reals, high=reals)

@@ -128,7 +128,7 @@ def test_quantized_and_pickled_and_missing_models_are_refused(tmp_path: Path) ->
     with pytest.raises(ModelError, match="no such file"):
         load_network(tmp_path / "none.onnx")
     (tmp_path / "odd.onnx").write_bytes(b"not a protobuf at all")
-    with pytest.raises(ModelError, match="not a readable ONNX file|holds no graph"):
+    with pytest.raises(ModelError, match=r"not a readable ONNX file|holds no graph"):
         load_network(tmp_path / "odd.onnx")
 
 
@@ -159,7 +159,7 @@ def test_external_data_may_not_leave_the_folder(tmp_path: Path, location: str) -
             if entry.key == "location":
                 entry.value = location
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(ModelError, match="outside the model's folder|leaves the model's folder|not a readable"):
+    with pytest.raises(ModelError, match=r"outside the model's folder|leaves the model's folder|not a readable"):
         load_network(path)
 
 

@@ -88,7 +88,7 @@ def test_relu_never_lets_negative_values_through(signed: bool, simulate: bool) -
 def test_bias_that_would_leave_int32_widens_the_weight_scale() -> None:
     """B08: weights of 1e-8 with a bias of 5: outputs are 5 and -4.5 within one step, and the report says so."""
     proto = model([node("Conv", ["x", "w", "b"], ["y"], "conv")], {"x": [1, 1, 4, 4]}, {"y": [1, 2, 4, 4]},
-                  {"w": np.float32([1e-8, -1e-8]).reshape(2, 1, 1, 1), "b": np.float32([5.0, -4.5])})
+                  {"w": np.array([1e-8, -1e-8], np.float32).reshape(2, 1, 1, 1), "b": np.array([5.0, -4.5], np.float32)})
     x = RNG.uniform(-1, 1, (1, 1, 4, 4)).astype(np.float32)
     for granularity in (Granularity.PER_LAYER, Granularity.PER_CHANNEL):
         _, after, written = quantized(proto, {"x": x}, granularity=granularity)
@@ -127,7 +127,7 @@ def test_concat_inputs_and_output_share_the_union_range() -> None:
     nodes = [node("Conv", ["x", "w0"], ["a"], "left"), node("Conv", ["x", "w1"], ["b"], "right"), node("Concat", ["a", "b"], ["y"], "cat", axis=1)]
     proto = model(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 2, 2, 2]}, {"w0": np.ones((1, 1, 1, 1), np.float32), "w1": np.full((1, 1, 1, 1), 4, np.float32)})
     scheme = {"int8": QuantScheme(Scheme(8, True, True, True), Scheme(8, True, True, True), True)}
-    _, _, written = quantized(proto, {"x": np.float32([[[[-1, 1], [0.5, 0]]]])}, schemes=scheme)
+    _, _, written = quantized(proto, {"x": np.array([[[[-1, 1], [0.5, 0]]]], np.float32)}, schemes=scheme)
     scales = {float(n.inputs[1].const_value.numpy()) for n in written.model.graph
               if n.op_type == "QuantizeLinear" and n.inputs[0] and n.inputs[0].name in ("a", "b", "y", "y_float") and n.inputs[1] and n.inputs[1].const_value}
     assert len(scales) == 1 and scales.pop() == pytest.approx(0.031496, abs=1e-6)
@@ -135,7 +135,7 @@ def test_concat_inputs_and_output_share_the_union_range() -> None:
 
 def test_an_all_zero_weight_channel_keeps_its_bias() -> None:
     """B04 d: channel 1 has only zeros and a bias of 7."""
-    weights = {"w": np.stack([w(2, 1, 1), np.zeros((2, 1, 1), np.float32), w(2, 1, 1)]), "b": np.float32([0.1, 7.0, -0.2])}
+    weights = {"w": np.stack([w(2, 1, 1), np.zeros((2, 1, 1), np.float32), w(2, 1, 1)]), "b": np.array([0.1, 7.0, -0.2], np.float32)}
     proto = model([node("Conv", ["x", "w", "b"], ["y"], "conv")], {"x": [1, 2, 4, 4]}, {"y": [1, 3, 4, 4]}, weights)
     before, after, written = quantized(proto, {"x": RNG.normal(size=(1, 2, 4, 4)).astype(np.float32)})
     assert (codes_of(written, "w_q")[1] == 0).all()
