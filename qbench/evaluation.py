@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -217,7 +216,7 @@ class loaded:
         qdq.save(self.model, path)
         return Session(path, self.threads, self.simulate)
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.folder is not None:
             self.folder.cleanup()
 

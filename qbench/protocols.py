@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from qbench.affine import Range
 from qbench.plan import Plan
 
-
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total) by everything that may take longer than two seconds."""

@@ -65,7 +65,6 @@ def integer_kernels_saturate() -> bool:
 
 def _saturating_model() -> bytes:
     """Q -> DQ -> Conv(64 x 1x1, all weights 127) -> Q -> DQ: 255 * 127 * 2 leaves 16 bit."""
-    import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     def initializer(name: str, array: Array) -> Any:

@@ -35,8 +35,10 @@ class KernelCost:
 class CostModel(Protocol):
     """Prices one kernel, one conversion, one tensor. Pure: equal questions get equal answers."""
 
-    model_overhead_s: float
-    charge_edges: bool
+    @property
+    def model_overhead_s(self) -> float: ...
+    @property
+    def charge_edges(self) -> bool: ...
 
     def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost: ...
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TypeVar
 
 from qbench.errors import TargetError
 
@@ -104,8 +103,7 @@ class HostParameters(EnergyParameters):
     charge_edges: float
 
 
-P = TypeVar("P", NpuParameters, HostParameters)
-KINDS: Mapping[str, type[NpuParameters] | type[HostParameters]] = {"npu": NpuParameters, "host": HostParameters}
+KINDS: Mapping[str, type[NpuParameters | HostParameters]] = {"npu": NpuParameters, "host": HostParameters}
 
 # Zero switches these off; everything else has to be above zero.
 _MAY_BE_ZERO = frozenset({"kernel_overhead_s", "model_overhead_s", "cpu_sync_s", "lut_cycles_per_element", "raw_input_channels",

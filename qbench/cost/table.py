@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qbench.cost.arena import Arena, Codes, Edge, Floats, edges_of
 from qbench.cost.kernel import CostModel, KernelCost
-from qbench.cost.memory import Lifetime, MemoryPlan, aliases, lifetimes, live_bound, place
+from qbench.cost.memory import MemoryPlan
 from qbench.cost.model import cost_model
 from qbench.errors import PlanError
 from qbench.network import Network, Precision
@@ -24,23 +24,7 @@ from qbench.plan import Plan, check_fits
 from qbench.protocols import Price
 from qbench.target import OperatingPoint, Target
 
-Floats = NDArray[np.float64]
-Codes = NDArray[np.integer[Any]]
 CHUNK = 4096                    # plans priced at a time, so that memory stays bounded
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A tensor that one unit writes and another reads: stored once more when their precisions differ.
-
-    first, last   steps between which the second copy lives
-    """
-
-    tensor: str
-    producer: int
-    consumer: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +99,7 @@ class CostTable:
         version = target.toolkit(toolkit)
         model, have, points = cost_model(target, version), target.available(version), target.operating_points
         kernels = tuple(tuple(tuple(model.kernel(k, network, p, o) for o in points) for p in have) for k in network.kernels)
-        edges = _edges(network)
+        edges = edges_of(network)
         pairs = np.zeros((2, len(points), len(edges), len(have), len(have)))
         for o, point in enumerate(points):
             for e, edge in enumerate(edges):
@@ -222,15 +206,8 @@ class CostTable:
         """Offsets of every tensor under one plan, second copies at conversions included."""
         codes = self.codes(plan) if isinstance(plan, Plan) else np.asarray(plan)
         self._check(codes[None])
-        buffers = [Lifetime(t, self._tensor_sizes[t][codes[u]], first, last) for t, (first, last), u in self._stored]
-        for edge in self.edges:
-            p, q = codes[edge.producer], codes[edge.consumer]
-            if p != q:
-                buffers.append(Lifetime(f"{edge.tensor} as {self.precisions[q]} for {self.units[edge.consumer]}",
-                                        self._tensor_sizes[edge.tensor][q], edge.first, edge.last))
-        placed = place(buffers)
         weights = int(self._unit_weights[np.arange(len(codes)), codes].sum())
-        return MemoryPlan(placed, weights, max((p.end_bytes for p in placed), default=0), live_bound(buffers), aliases(self.network))
+        return self._arena.plan(self.network, codes, weights, self.available)
 
     @cached_property
     def lower_bound_ms(self) -> float:
@@ -252,7 +229,7 @@ class CostTable:
     def _check(self, codes: Codes) -> None:
         if codes.shape[1:] != (len(self.units),):
             raise PlanError(f"codes have shape {codes.shape}; expected [plans, {len(self.units)}], one column per unit")
-        if codes.size and not (0 <= codes.min() and codes.max() < len(self.available)):
+        if codes.size and not (codes.min() >= 0 and codes.max() < len(self.available)):
             raise PlanError(f"codes lie in {codes.min()}..{codes.max()}; expected indices into {', '.join(self.precisions)}")
 
     @cached_property
@@ -307,57 +284,18 @@ class CostTable:
         return found
 
     @cached_property
-    def _tensor_sizes(self) -> dict[str, tuple[int, ...]]:
-        names = {t for t, _, _ in self._stored} | {e.tensor for e in self.edges}
-        return {t: tuple(self.model.tensor_bytes(self.network, t, p) for p in self.available) for t in sorted(names)}
-
-    @cached_property
-    def _stored(self) -> tuple[tuple[str, tuple[int, int], int], ...]:
-        """Tensor, lifetime, and the unit whose precision it is stored in."""
-        found = []
-        for t, span in lifetimes(self.network).items():
-            maker = self.network.producer.get(t) or next(iter(self.network.consumers.get(t, ())), None)
-            if maker is not None:
-                found.append((t, span, self._unit_of[maker]))
-        return tuple(found)
-
-    @cached_property
-    def _live(self) -> tuple[Floats, Floats]:
-        """Bytes alive per step as a linear form: [steps, units * precisions] and [edges, steps]; steps that cannot be the peak are left out."""
-        steps, width = len(self.network.kernels), len(self.available)
-        stored = np.zeros((steps, len(self.units), width))
-        for t, (first, last), u in self._stored:
-            stored[first:last + 1, u] += self._tensor_sizes[t]
-        copies = np.zeros((len(self.edges), steps))
-        for e, edge in enumerate(self.edges):
-            copies[e, edge.first:edge.last + 1] = 1.0
-        flat = stored.reshape(steps, -1)
-        keep = _undominated(np.concatenate([flat, copies.T], axis=1))
-        return np.ascontiguousarray(flat[keep]), np.ascontiguousarray(copies[:, keep])
-
-    @cached_property
-    def _copy_bytes(self) -> Floats:
-        """[edges, precisions, precisions]: bytes of the second copy, 0 on the diagonal."""
-        width = len(self.available)
-        found = np.zeros((len(self.edges), width, width))
-        for e, edge in enumerate(self.edges):
-            found[e] = np.where(np.eye(width, dtype=bool), 0.0, np.array(self._tensor_sizes[edge.tensor])[None, :])
-        return found
+    def _arena(self) -> Arena:
+        return Arena.of(self.network, self.model, self.available)
 
     def _price(self, codes: Codes, o: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, joules and peak bytes of `codes` [plans, units]."""
-        n, width = len(codes), len(self.available)
         units, edges = np.arange(len(self.units)), np.arange(len(self.edges))
         a = codes[:, [e.producer for e in self.edges]]
         b = codes[:, [e.consumer for e in self.edges]]
         seconds = self._unit_seconds[o][units, codes].sum(axis=1) + self.edge_seconds[o][edges, a, b].sum(axis=1) + self.model.model_overhead_s
         joules = self._unit_joules[o][units, codes].sum(axis=1) + self.edge_joules[o][edges, a, b].sum(axis=1)
         joules = joules + self.model.static_watts(self.target.operating_points[o]) * seconds
-        chosen = np.zeros((n, len(self.units) * width))
-        chosen[np.arange(n)[:, None], units * width + codes] = 1.0
-        live, copies = self._live
-        alive = chosen @ live.T + self._copy_bytes[edges, a, b] @ copies
-        peak = self._unit_weights[units, codes].sum(axis=1) + (alive.max(axis=1) if alive.shape[1] else 0.0)
+        peak = self._unit_weights[units, codes].sum(axis=1) + self._arena.bound(codes)
         return seconds, joules, peak
 
     def _conversion_rows(self, codes: Codes, o: int, static: float) -> list[KernelRow]:
@@ -386,28 +324,3 @@ class CostTable:
             s = self.model.model_overhead_s
             rows.append(KernelRow("start of an inference", "", "", "", s * 1e3, "overhead", 0.0, 0, 0.0, "CPU", static * s * 1e3))
         return rows
-
-
-def _edges(network: Network) -> tuple[Edge, ...]:
-    """One edge per tensor and unit that reads it without having written it; a graph input belongs to the unit that reads it first."""
-    index = {u.name: i for i, u in enumerate(network.units)}
-    step = {k.name: i for i, k in enumerate(network.kernels)}
-    found = []
-    for tensor, readers in network.consumers.items():
-        if tensor not in network.tensors or network.tensors[tensor].dtype != "float32":
-            continue
-        owner = network.unit_of_kernel[network.producer.get(tensor, readers[0])]
-        by_unit: dict[str, list[int]] = {}
-        for r in readers:
-            by_unit.setdefault(network.unit_of_kernel[r], []).append(step[r])
-        found += [Edge(tensor, index[owner], index[u], min(at), max(at)) for u, at in by_unit.items() if u != owner]
-    return tuple(found)
-
-
-def _undominated(rows: Floats) -> NDArray[np.intp]:
-    """Indices of rows that no other row reaches in every column; of equal rows the first."""
-    kept: list[int] = []
-    for i in np.argsort(-rows.sum(axis=1), kind="stable"):
-        if not any(np.all(rows[j] >= rows[i]) for j in kept):
-            kept.append(int(i))
-    return np.array(sorted(kept), dtype=np.intp)

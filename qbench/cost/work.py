@@ -7,7 +7,7 @@ comparison); the buffer rules are those of the Mesa rocket driver (rkt_task.c, 2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, prod
 
 from qbench.cost.parameters import NpuParameters
 from qbench.network import Kernel, Network, Precision, TensorSpec
@@ -16,6 +16,8 @@ from qbench.network import Kernel, Network, Precision, TensorSpec
 FREE_ACTIVATIONS = frozenset({"", "Relu", "Relu6", "Clip", "LeakyRelu", "PRelu", "Identity"})
 DENSE = frozenset({"conv", "deconv", "matmul", "rnn"})
 ARRAY = DENSE | {"depthwise", "global_pool"}
+PARTING_OPS = frozenset({"Slice", "Gather"})                  # read no more than they write
+KEEPING_OPS = frozenset({"Pad", "Identity", "Dropout", "Tile", "Expand"})
 LUT_OPS = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 
 
@@ -145,25 +147,65 @@ def runs_at(k: Kernel, precision: Precision) -> Precision:
 def repacks(k: Kernel, network: Network, precision: Precision, p: NpuParameters) -> bool:
     """Whether a kernel that moves data breaks the channel packing and so loses the wide accesses.
 
-    Transposes and reshapes do, unless only one axis is longer than 1; Concat and Split do when the channels of a part do not
-    fill whole atoms, or when a tensor has no channel axis.
+    Transposes and reshapes do, unless at most one axis is longer than 1; Split and Slice do when the channels of a part do not
+    fill whole atoms, and so does whatever cuts or joins tensors without a channel axis.
     """
-    ends = [network.tensors[t].shape for t in (*k.inputs, *k.outputs)]
-    if k.kind == "reshape":
-        return any(sum(d > 1 for d in s) > 1 for s in ends)
-    if k.kind not in ("concat", "split"):
+    parted = k.kind in ("concat", "split") or k.op in PARTING_OPS
+    if not parted and k.kind != "reshape":
         return False
-    parts = ends[:len(k.inputs)] if k.kind == "concat" else ends[len(k.inputs):]
+    ends = [network.tensors[t].shape for t in (*k.inputs, *k.outputs)]
+    if not parted:
+        return any(sum(d > 1 for d in s) > 1 for s in ends) and k.op not in KEEPING_OPS
+    if joins_densely(k, network, precision, p):
+        return False
     if any(len(s) != 4 for s in ends):
         return True
-    by_channel = len({s[1] for s in ends}) > 1
+    by_channel = k.kind != "concat" and len({s[1] for s in ends}) > 1
+    return by_channel and any(network.tensors[t].shape[1] * precision.activation_bytes % p.atom_bytes for t in k.outputs)
+
+
+def joins_densely(k: Kernel, network: Network, precision: Precision, p: NpuParameters) -> bool:
+    """Whether a Concat runs as a 1x1 convolution with a permutation matrix: parts whose channels do not fill whole atoms.
+
+    Tensors [N, C, L] with L of 4 or more are folded first and stay cheap. Both read off the toolkit's table (ghostnet,
+    yolov8n-pose, retinaface: 17 MB for a Concat to 4200 channels).
+    """
+    if k.kind != "concat" or not k.outputs:
+        return False
+    parts, whole = [network.tensors[t].shape for t in k.inputs], network.tensors[k.outputs[0]].shape
+    if any(len(s) != len(whole) for s in parts) or not 3 <= len(whole) <= 4 or (len(whole) == 3 and whole[2] >= 4):
+        return False
+    by_channel = any(s[1] != whole[1] for s in parts)
     return by_channel and any(s[1] * precision.activation_bytes % p.atom_bytes for s in parts)
+
+
+def dense_join(k: Kernel, network: Network, precision: Precision, p: NpuParameters) -> tuple[float, float]:
+    """Weight bytes and padded MACs of the permutation matrix of such a Concat."""
+    b = precision.activation_bytes
+    columns = sum(up(network.tensors[t].shape[1] * b, p.atom_bytes) / b for t in k.inputs)
+    shape = network.tensors[k.outputs[0]].shape
+    pixels = shape[0] * up(prod(shape[2:]), p.pixel_group)
+    macs = pixels * up(columns, p.input_group_channels) * up(shape[1], p.input_group_channels)
+    return columns * shape[1] * b, macs
 
 
 def lut_elements(k: Kernel, network: Network) -> int:
     """Elements that pass a lookup table: the output of a kernel with a table activation, or of a softmax or a normalisation."""
     through = k.activation not in FREE_ACTIVATIONS or any(op in LUT_OPS for op in k.op.split("+"))
     return sum(network.tensors[t].elements for t in k.outputs) if through else 0
+
+
+def siblings(k: Kernel, network: Network) -> int:
+    """Slices of one tensor that the toolkit merges into one Split."""
+    if k.op != "Slice":
+        return 1
+    readers = network.consumers.get(k.inputs[0], ())
+    return max(1, sum(network.kernel[r].op == "Slice" for r in readers))
+
+
+def adds_apart(k: Kernel) -> bool:
+    """Whether the residual Add of a fused kernel is a launch of its own: behind a table activation the toolkit does not fuse it."""
+    return k.activation not in FREE_ACTIVATIONS and k.op.split("+")[-1] == "Add" and k.kind in ARRAY
 
 
 def kernel_work(k: Kernel, network: Network, precision: Precision, macs_per_cycle: float, p: NpuParameters) -> Work:
@@ -174,15 +216,19 @@ def kernel_work(k: Kernel, network: Network, precision: Precision, macs_per_cycl
     written = sum(stored_bytes(tensors[t], precision, p) for t in k.outputs)
     lut = lut_elements(k, network)
     if k.kind not in ARRAY:
-        moved = sum(read) + written + stored_weight_bytes(k, precision, p)
+        moved = (written if k.op in PARTING_OPS else sum(read)) + written + stored_weight_bytes(k, precision, p)
         layout = moved if repacks(k, network, precision, p) else 0.0
-        return Work(dram_bytes=moved - layout, lut_elements=lut, layout_bytes=layout)
+        matrix, padded = dense_join(k, network, precision, p) if joins_densely(k, network, precision, p) else (0.0, 0.0)
+        return Work(cycles=padded / macs_per_cycle, dram_bytes=moved - layout + matrix, lut_elements=lut, layout_bytes=layout,
+                    launches=1 / siblings(k, network), padded_macs=padded)
     cycles = array_cycles(k, macs_per_cycle, p)
     weights = stored_weight_bytes(k, precision, p)
     if k.kind in ("conv", "depthwise", "deconv") and read:
         traffic = tiled_bytes(k, precision.activation_bytes, read[0], weights, p) + sum(read[1:])
     else:
         traffic = sum(read) + weights
+    apart = adds_apart(k)                        # the anchor's output goes to DRAM and comes back
+    traffic += 2 * written if apart else 0.0
     padded = cycles * (macs_per_cycle if k.kind in DENSE else p.depthwise_group_channels)
-    return Work(cycles=cycles, dram_bytes=traffic + written, lut_elements=lut, launches=k.groups if k.kind == "conv" else 1,
+    return Work(cycles=cycles, dram_bytes=traffic + written, lut_elements=lut, launches=(k.groups if k.kind == "conv" else 1) + apart,
                 macs=k.macs, padded_macs=max(padded, k.macs))

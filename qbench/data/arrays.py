@@ -111,7 +111,10 @@ def update(digest: hashlib._Hash, name: str, array: Array) -> None:
 def load_npz(path: Path) -> dict[str, Array]:
     """Every array of a `.npz`. Python objects are never unpickled. Raises DataError for a file that is broken or holds such."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened:                      # opened here: np.load leaves it open when the archive is broken
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: is one array, not an archive of named ones; save it with numpy.savez(path, input_name=array)")
             return {k: file[k] for k in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as a .npz ({error}); Python objects in it are refused, save plain arrays") from error

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -127,5 +126,6 @@ def _value(key: str, value: str) -> Any:
         height, width = value.lower().split("x")
         return int(height), int(width)
     if key == "scale":                                          # "1/255" as well as "0.0039"
-        return float(Fraction(value)) if "/" in value else float(value)
+        above, _, below = value.partition("/")
+        return float(above) / float(below or 1)
     return tuple(float(v) for v in value.split("/")) if key in ("mean", "std") else value.lower()

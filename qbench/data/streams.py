@@ -132,7 +132,8 @@ class FolderDataset:
 
 def _load_npy(path: Path) -> Array:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
+        with open(path, "rb") as opened:
+            return np.asarray(np.load(opened, allow_pickle=False))
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read as a .npy ({error}); Python objects in it are refused, save a plain array") from error
 

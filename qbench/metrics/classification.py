@@ -38,13 +38,13 @@ class TopK(RowMetric):
             raise DataError(f"metric {self.name} wants scores [n, classes] and one whole number per sample as label; "
                             f"got {list(scores.shape)} and {want.dtype}{list(want.shape)}")
         want = want.astype(np.int64)
-        if want.size and not (0 <= want.min() and want.max() < scores.shape[1]):
+        if want.size and not (want.min() >= 0 and want.max() < scores.shape[1]):
             raise DataError(f"metric {self.name}: labels run from {want.min()} to {want.max()}, the model has {scores.shape[1]} "
                             "classes numbered from 0. Labels that start at 1, or another class list?")
         own = scores[np.arange(len(scores)), want][:, None]
         before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < want[:, None]))
         right = (before.sum(1) < self.k) & ~np.isnan(scores).any(1)
-        return right[:, None].astype(np.float64)
+        return np.asarray(right[:, None], np.float64)
 
     def weighted(self, rows: Rows, weights: Rows) -> Rows:
         return mean(rows[:, 0], weights)
@@ -75,13 +75,15 @@ class Scored(RowMetric):
     column: int | None = None
 
     def scores(self, outputs: Mapping[str, Array]) -> Rows:
-        x = self.judged(outputs)
-        x = x.reshape(len(x), -1).astype(np.float64)
+        judged = self.judged(outputs)
+        x: Rows = judged.reshape(len(judged), -1).astype(np.float64)
         if self.column is None:
-            return np.asarray(x.max(1))
+            highest: Rows = x.max(axis=1)
+            return highest
         if not -x.shape[1] <= self.column < x.shape[1]:
             raise DataError(f"metric {self.name}: the output has {x.shape[1]} values a sample")
-        return np.asarray(x[:, self.column])
+        column: Rows = x[:, self.column]
+        return column
 
     def statistics(self, outputs: Mapping[str, Array], labels: Array | None, reference: Mapping[str, Array]) -> Rows:
         """[score, float model's score, label]; a NaN score counts as wrong, whatever the label."""

@@ -67,7 +67,8 @@ def divergence(reference: Array, output: Array, axis: int) -> Rows:
     ready = bool((r >= 0).all() and np.allclose(r.sum(-1), 1.0, atol=1e-3))
     log_r, log_o = (_log(x) if ready else _log_softmax(x) for x in (r, o))
     with np.errstate(invalid="ignore"):
-        terms = np.exp(log_r) * (log_r - log_o)
+        p = np.exp(log_r)
+        terms = np.where(p == 0.0, 0.0, p * (log_r - log_o))             # a class that the reference rules out costs nothing
     return np.asarray(np.where(np.isfinite(terms), terms, np.inf).sum(-1).mean(-1))
 
 

@@ -41,8 +41,9 @@ class Overlap(RowMetric):
             raise DataError(f"metric {self.name} wants one score per class along axis {self.axis}; the output is {list(scores.shape)}")
         count = scores.shape[self.axis]
         found, want = highest(scores, self.axis), self.known(labels, len(scores))
-        if want.shape != found.shape:
-            raise DataError(f"metric {self.name}: the output gives a map {list(found.shape)}, the labels are {list(want.shape)}")
+        if want.shape != found.shape or want.dtype.kind not in "iub":
+            raise DataError(f"metric {self.name}: the output gives a map of whole numbers {list(found.shape)}, "
+                            f"the labels are {want.dtype}{list(want.shape)}")
         if odd := [c for c in self.classes if not 0 <= c < count]:
             raise DataError(f"metric {self.name}: the model has classes 0 to {count - 1}, not {odd[0]}")
         chosen = list(self.classes or range(count))

@@ -31,8 +31,8 @@ class UserMetric:
         n = len(next(iter(outputs.values())))
         scores = np.asarray(self.function(dict(outputs), labels))
         if scores.shape != (n,) or scores.dtype.kind not in "biuf" or not np.isfinite(scores).all():
-            raise DataError(f"metric {self.name}: wanted one finite score a sample, array [{n}]; the function gave "
-                            f"{scores.dtype}{list(scores.shape)}{'' if scores.dtype.kind in 'biuf' and scores.shape != (n,) else ' with NaN, infinity or no numbers'}")
+            raise DataError(f"metric {self.name}: wanted one finite number a sample, an array of shape [{n}]; the function gave "
+                            f"{scores.dtype} of shape {list(scores.shape)}" + ("" if scores.shape != (n,) else ", not all finite"))
         return scores.astype(np.float64)[:, None]
 
     def weighted(self, rows: Rows, weights: Rows) -> Rows:

@@ -15,6 +15,9 @@ from qbench.result import Candidate, SearchResult
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+# Blue over violet to orange at even lightness: told apart by colour-blind readers, and legible on light and dark pages alike.
+_COLOURS = [[0.0, "#2f7de1"], [0.5, "#9a6fb0"], [1.0, "#ee7a30"]]
+_EDGE = "#52514e"
 _MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -107,7 +110,7 @@ def _staircase(result: SearchResult) -> tuple[list[float], list[float]]:
     return xs, ys
 
 
-def _span(values: list[float], margin: float = 0.08) -> list[float]:
+def _span(values: list[float], margin: float = 0.1) -> list[float]:
     low, high = min(values), max(values)
     pad = (high - low) * margin or abs(high) * 0.05 or 1.0
     return [low - pad, high + pad]
@@ -116,14 +119,16 @@ def _span(values: list[float], margin: float = 0.08) -> list[float]:
 def _views(result: SearchResult, drawn: list[Candidate], limit: Limits, factor: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """Axis ranges that show the plans worth a look, and those that show all. Equal unless outliers would squash the picture.
 
-    A plan is an outlier when it lies 4 times as far from the best accuracy, or takes 2.5 times as long, as the middle plan.
+    A plan is an outlier when it lies 8 times as far from the best accuracy, or takes 2.5 times as long, as the middle plan. They
+    are left out only where that doubles the room of the others.
     """
     xs, ys = [c.price.latency_ms for c in drawn], [c.accuracy.value * factor for c in drawn]
-    keep = {c.name for c in (result.chosen,) if c}
-    top, middle = max(ys), median(ys)
-    reach = max(4.0 * (top - middle), 1e-9)
-    slow = 2.5 * median(xs)
-    near = [c for c in drawn if c.name in keep or (c.accuracy.value * factor >= top - reach and c.price.latency_ms <= slow)]
+    top, slow = max(ys), 2.5 * median(xs)
+    reach = max(8.0 * (top - median(ys)), 1e-9)
+    near = [c for c in drawn if c is result.chosen or (c.accuracy.value * factor >= top - reach and c.price.latency_ms <= slow)]
+    if not any(2.0 * (max(part) - min(part)) < max(whole) - min(whole) for part, whole in (
+            ([c.price.latency_ms for c in near], xs), ([c.accuracy.value * factor for c in near], ys))):
+        near = drawn
     x_extra = [limit.latency_ms] if limit.latency_ms and limit.latency_ms <= 2 * max(xs) else []
     y_extra = [limit.accuracy * factor] if limit.accuracy is not None and limit.accuracy * factor >= top - reach else []
 
@@ -134,29 +139,46 @@ def _views(result: SearchResult, drawn: list[Candidate], limit: Limits, factor: 
     return ranges(near), ranges(drawn)
 
 
-def _trace(group: _Group, result: SearchResult, factor: float) -> dict[str, Any]:
+def _scale_of_energy(drawn: list[Candidate]) -> dict[str, Any]:
+    """plotly's colour scale over the energies that occur; empty when there are none."""
+    energies = [e for c in drawn if (e := text.finite(c.price.energy_mj)) is not None]
+    if not energies:
+        return {}
+    low, high = min(energies), max(energies)
+    return {"colorscale": _COLOURS, "cmin": low, "cmax": high if high > low else low + 1.0}
+
+
+def _colour_bar(colours: dict[str, Any]) -> dict[str, Any]:
+    """A trace without points that carries the colour bar, so that hiding a kind of plan keeps it."""
+    bar = {"title": {"text": "energy, mJ", "side": "right"}, "thickness": 12, "len": 1.0, "outlinewidth": 0}
+    return {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": False, "hoverinfo": "skip",
+            "marker": {"color": [colours["cmin"]], "showscale": True, "colorbar": bar, **colours}}
+
+
+def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str, Any]) -> dict[str, Any]:
     members = [c for c, _ in group.members]
+    energies = [text.finite(c.price.energy_mj) for c in members]
     body: dict[str, Any] = {
         "type": "scatter", "name": group.name, "mode": "markers+text",
         "x": [c.price.latency_ms for c in members], "y": [c.accuracy.value * factor for c in members],
-        "text": [html.escape(text.plain(label)) for _, label in group.members], "textposition": "top center",
+        "text": [html.escape(text.plain(label)) for _, label in group.members], "textposition": "top right" if group.symbol == "star" else "top center", "cliponaxis": False,
         "hovertext": [_hover(c, result) for c in members], "hoverinfo": "text",
-        "marker": {"symbol": group.symbols(), "size": group.size, "color": [text.finite(c.price.energy_mj) for c in members],
-                   "coloraxis": "coloraxis", "line": {"width": 1.5 if group.symbol.endswith("-open") else 1, "color": "#52514e"}},
+        "marker": {"symbol": group.symbols(), "size": group.size, "color": energies if colours else _EDGE, **colours,
+                   "line": {"width": 2 if group.symbol.endswith("-open") else 1, "color": _EDGE}},
     }
     if group.symbol == "star":
         a, p = members[0].accuracy, members[0].price
-        body["error_y"] = _error(a.value * factor, a.low * factor, a.high * factor)
-        body["error_x"] = _error(p.latency_ms, p.latency_ms_low, p.latency_ms_high)
+        body["error_y"] = _error((a.drop - a.drop_low) * factor, (a.drop_high - a.drop) * factor)
+        body["error_x"] = _error(p.latency_ms_high - p.latency_ms, p.latency_ms - p.latency_ms_low)
     return body
 
 
-def _error(value: float, low: float, high: float) -> dict[str, Any]:
-    """The interval as plotly's error bar; hidden where an end is missing."""
-    if not (math.isfinite(low) and math.isfinite(high)):
+def _error(above: float, below: float) -> dict[str, Any]:
+    """An interval as plotly's error bar; hidden where an end is missing."""
+    if not (math.isfinite(above) and math.isfinite(below)):
         return {"visible": False}
-    return {"type": "data", "symmetric": False, "array": [max(high - value, 0.0)], "arrayminus": [max(value - low, 0.0)],
-            "thickness": 1.2, "width": 4, "color": "#52514e"}
+    return {"type": "data", "symmetric": False, "array": [max(above, 0.0)], "arrayminus": [max(below, 0.0)],
+            "thickness": 1, "width": 5, "color": _EDGE}
 
 
 def _region(limit: Limits, everything: dict[str, Any], factor: float) -> list[dict[str, Any]]:
@@ -183,7 +205,8 @@ def front_figure(result: SearchResult) -> Figure:
     """Accuracy (up) against predicted latency (right) of everything evaluated; energy is the colour, hovering shows the plan.
 
     Symbols tell the kinds apart without colour. The shaded part meets the latency budget and the largest drop. Plans without a
-    finite accuracy or latency are left out, and the title of the horizontal axis counts them.
+    finite accuracy or latency are left out, and the title of the horizontal axis counts them. The chosen plan carries two intervals:
+    that of its latency, and the paired one of its drop, which is what comparing plans needs.
     """
     import plotly.graph_objects as go
 
@@ -195,9 +218,10 @@ def front_figure(result: SearchResult) -> Figure:
     if drawn:
         near, everything = _views(result, drawn, limit, scale.factor)
         xs, ys = _staircase(result)
-        figure.add_scatter(x=xs, y=[y * scale.factor for y in ys], mode="lines", line={"shape": "hv", "width": 2, "color": "#52514e"},
-                           hoverinfo="skip", name="front in these two", showlegend=len(xs) > 1)
-        figure.add_traces([_trace(g, result, scale.factor) for g in groups])
+        figure.add_scatter(x=xs, y=[y * scale.factor for y in ys], mode="lines", line={"shape": "hv", "width": 3, "color": "rgba(47,125,225,0.45)"},
+                           hoverinfo="skip", name="best accuracy within a latency")
+        colours = _scale_of_energy(drawn)
+        figure.add_traces([*([_colour_bar(colours)] if colours else []), *(_trace(g, result, scale.factor, colours) for g in groups)])
         figure.update_layout(shapes=_region(limit, everything, scale.factor), updatemenus=_buttons(near, everything),
                              xaxis_range=near["xaxis.range"], yaxis_range=near["yaxis.range"])
     _label(figure, result, scale, missing)
@@ -211,7 +235,6 @@ def _label(figure: Figure, result: SearchResult, scale: text.Scale, missing: int
     figure.update_layout(
         template="none", paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", height=520, margin={"l": 64, "r": 12, "t": 48, "b": 120},
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#0b0b0b"}, hoverlabel={"align": "left"},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
-        coloraxis={"colorscale": "Viridis", "colorbar": {"title": {"text": "energy, mJ", "side": "right"}, "thickness": 12, "len": 1.0}})
+        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0})
     figure.update_xaxes(title={"text": f"predicted latency, ms{left_out}"}, **axis)
     figure.update_yaxes(title={"text": f"{metric}, {scale.unit}" if scale.unit else metric}, **axis)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import base64
 import gzip
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -46,7 +49,7 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
     return {
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
-        "effort": _effort(result), "tiles": _tiles(result),
+        "effort": _effort(result), "power_note": text.power_note(result), "tiles": _tiles(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
         "figure": _for_script(front_figure(result).to_json()), "library": library, "library_licence": licence,
         "front": [_candidate(c, result) for c in _front_rows(result)],
@@ -118,6 +121,16 @@ def _candidate(c: Candidate, result: SearchResult) -> dict[str, str]:
     }
 
 
+def _breakable(name: object) -> list[str]:
+    """A name in pieces after which a line may break: "/block1/", "conv" for "/block1/conv"."""
+    return re.split(r"(?<=[/_.+:])(?=[^/_.+:])", text.plain(name))
+
+
+def _root(x: float) -> float:
+    """Signed square root: small drops stay visible beside one that is a hundred times as large."""
+    return math.copysign(math.sqrt(abs(x)), x)
+
+
 def _percent(value: float | None, largest: float) -> str:
     """Length of a bar for CSS; only ever digits, a point and a percent sign."""
     return f"{max(0.0, min(1.0, (value or 0.0) / largest if largest > 0 else 0.0)) * 100:.2f}%"
@@ -140,15 +153,14 @@ def _strip(rows: Sequence[Mapping[str, Any]], result: SearchResult) -> dict[str,
         drop = text.row_number(row, "drop")
         fixed = not row.get("quantizable", True)
         columns.append({
-            "unit": text.plain(row.get("unit", "")), "precision": _precision(row.get("precision", "?")),
+            "unit": text.plain(row.get("unit", "")), "parts": _breakable(row.get("unit", "")), "precision": _precision(row.get("precision", "?")),
             "ms": text.significant(row.get("ms")), "drop": scale.number(drop), "fixed": fixed,
             "reason": text.plain(row.get("reason") or ""), "index": i,
-            "height": _percent(text.row_number(row, "ms"), slowest), "depth": _percent(abs(drop or 0.0), worst), "gain": (drop or 0.0) < 0,
+            "height": _percent(text.row_number(row, "ms"), slowest), "depth": _percent(_root(abs(drop or 0.0)), _root(worst)), "gain": (drop or 0.0) < 0,
         })
-    counts = {c["precision"]["label"].lower(): sum(d["precision"] == c["precision"] for d in columns) for c in columns}
     return {"columns": columns, "slowest": text.significant(slowest), "worst": scale.drop(worst), "points": scale.points or "metric",
-            "summary": text.layers(counts),
-            "legend": list({c["precision"]["css"]: c["precision"] for c in columns}.values())}
+            "summary": text.layers(Counter(text.plain(r.get("precision", "?")).lower() for r in rows)),
+            "legend": list({p["css"]: p for p in (_precision(r.get("precision", "?")) for r in rows)}.values())}
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -169,7 +181,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     css = {part["label"]: part["css"] for part in _bounds(rows)["parts"]}
     ordered = sorted(rows, key=lambda r: -(text.row_number(r, "ms") or 0.0))
     return [{
-        "name": text.plain(r.get("name", "")), "op": text.plain(r.get("op", "")), "precision": _precision(r.get("precision", "?")),
+        "name": _breakable(r.get("name", "")), "op": _breakable(r.get("op", "")), "precision": _precision(r.get("precision", "?")),
         "ms": text.significant(r.get("ms")), "bound": text.plain(r.get("bound", "?")), "css": css[text.plain(r.get("bound", "?"))],
         "dram": text.size(r.get("dram_bytes")), "placement": text.plain(r.get("placement", "")), "mj": text.significant(r.get("mj")),
         "width": _percent(text.row_number(r, "ms"), slowest)} for r in ordered]
@@ -183,13 +195,14 @@ def _sensitivity(result: SearchResult) -> dict[str, Any]:
     low, high = min([0.0, *ends]), max([0.0, *ends])
 
     def at(x: float | None) -> str:
-        return _percent((x if x is not None else 0.0) - low, high - low)
+        return _percent(_root(x or 0.0) - _root(low), _root(high) - _root(low))
 
     return {"points": scale.points or "metric", "zero": at(0.0), "low": scale.number(low), "high": scale.number(high), "rows": [{
-        "unit": text.plain(r.get("unit", "")), "precision": _precision(r.get("precision", "?")), "drop": scale.number(r.get("drop")),
+        "unit": _breakable(r.get("unit", "")), "precision": _precision(r.get("precision", "?")), "drop": scale.number(r.get("drop")),
         "interval": scale.interval(r.get("drop_low"), r.get("drop_high")), "saved": text.significant(r.get("ms_saved")),
         "left": at(text.row_number(r, "drop_low")), "dot": at(text.row_number(r, "drop")),
-        "width": _percent((text.row_number(r, "drop_high") or 0.0) - (text.row_number(r, "drop_low") or 0.0), high - low),
+        "width": _percent(_root(text.row_number(r, "drop_high") or 0.0) - _root(text.row_number(r, "drop_low") or 0.0),
+                          _root(high) - _root(low)),
     } for r in rows]}
 
 

@@ -66,7 +66,7 @@ def duration(seconds: object) -> str:
     if value is None:
         return MISSING
     if value < 60:
-        return f"{significant(value, 2)} s"
+        return f"{value:.0f} s" if value >= 10 or value == int(value) else f"{value:.1f} s"
     return f"{int(value // 60)} min {int(value % 60)} s"
 
 

@@ -1,0 +1,34 @@
+"""The typer application: what `qbench --help` lists."""
+
+from __future__ import annotations
+
+import typer
+
+from qbench import __version__
+from qbench.cli import cost, listing, quantize, search, stats, view
+
+app = typer.Typer(name="qbench", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+                  context_settings={"help_option_names": ["-h", "--help"]},
+                  help="Give a network, data and a budget; get the mixed-precision plan for the chip, with proof.\n\n"
+                       "Start: [bold]qbench search --target rk3588 --budget 20ms[/bold]")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"qbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and stop.")) -> None:
+    """Options of all commands."""
+
+
+app.command("search")(search.command)
+app.command("stats")(stats.command)
+app.command("quantize")(quantize.command)
+app.command("cost")(cost.command)
+app.command("targets")(listing.targets)
+app.command("calibrators")(listing.calibrators)
+app.command("ui")(view.ui)
+app.command("report")(view.report)

@@ -1,0 +1,64 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qbench.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DataOption = Annotated[str | None, typer.Option("--data", "-d", help="Calibration data: a .npz, a folder, or module:function.")]
+ShapesOption = Annotated[list[str] | None, typer.Option("--input-shape", help="Shape of an input with open axes, e.g. x=1,3,224,224.")]
+PreprocessOption = Annotated[str | None, typer.Option(
+    "--preprocess", help="How pictures become inputs, e.g. size=224x224,colour=rgb,mean=0.485/0.456/0.406,std=0.229/0.224/0.225.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else there.")]
+ToolkitOption = Annotated[str | None, typer.Option("--toolkit", help="Version of the vendor's toolkit; default: the newest known.")]
+
+
+def shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """"x=1,3,224,224" -> {"x": (1, 3, 224, 224)}. Raises InputError."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts or []:
+        name, separator, sizes = text.rpartition("=")
+        try:
+            shape = tuple(int(s) for s in sizes.split(","))
+        except ValueError:
+            shape = ()
+        if not separator or not name or not shape or min(shape) < 1:
+            raise InputError(f"--input-shape {text!r}: expected NAME=1,3,224,224 with sizes of at least 1")
+        found[name] = shape
+    return found
+
+
+def console() -> Console:
+    """Standard error, where progress and remarks go; honours NO_COLOR and a terminal's width."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def out() -> Console:
+    """Standard output, where results go."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def print_json(body: Any) -> None:
+    """One JSON value on standard output."""
+    json.dump(body, sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def existing(path: Path, what: str) -> Path:
+    """`path`, or an InputError that says which argument it was."""
+    if not path.exists():
+        raise InputError(f"{what} {path}: no such file")
+    return path

@@ -1,0 +1,72 @@
+"""qbench search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qbench.cli import options
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption
+
+
+def command(
+    target: Annotated[str, typer.Option("--target", "-t", help="Chip: see `qbench targets`.")] = "rk3588",
+    budget: Annotated[list[str] | None, typer.Option("--budget", "-b", help="Limit with its unit: 20ms, 1.5W, 8mJ, 64MB, 30fps. May be repeated.")] = None,
+    max_drop: Annotated[str | None, typer.Option("--max-drop", help="Most accuracy that may be lost against float: 0.5% (points) or 0.005.")] = None,
+    model: Annotated[Path | None, typer.Option("--model", "-m", help="ONNX or .pt2 model; without it the built-in sample runs.")] = None,
+    data: DataOption = None,
+    eval_data: Annotated[str | None, typer.Option("--eval-data", help="Evaluation data with labels; without it the calibration data serve both.")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="top1, topk:k=5, dice:classes=1/2/3, miou, auc, cosine, sqnr, kl, or module:function.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    precision: Annotated[list[str] | None, typer.Option("--precision", help="Search only these: int8, int16, fp16. May be repeated.")] = None,
+    calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
+    op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
+    toolkit: ToolkitOption = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 48,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
+    preprocess: PreprocessOption = None,
+    input_shape: ShapesOption = None,
+    non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in calibration: stop, or ignore them.")] = "stop",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default qbench-out/MODEL-TARGET.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best mixed-precision plan within a budget, prove it, write it.
+
+    [bold]qbench search --target rk3588 --budget 20ms[/bold]
+        the built-in brain sample on an RK3588
+
+    [bold]qbench search -t rk3588 -b 12ms -b 64MB --model net.onnx --data calib.npz --eval-data val.npz --metric top1[/bold]
+        a network of your own
+
+    The result folder holds plan.json, model.qdq.onnx, report.html and summary.json. Ctrl-C leaves a valid partial result;
+    the same command again continues where it stopped. Exit code 1: no plan meets the budget, the nearest one is written.
+    """
+    from qbench import terminal
+    from qbench.workbench import SearchJob, open_case, run_search
+
+    screen = options.console()
+    case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
+                     input_shapes=options.shapes(input_shape), limit=limit)
+    job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, toolkit=toolkit, precisions=tuple(precision or ()),
+                    calibrators=tuple(calibrator or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
+                    policy=non_finite, out=output)
+    with terminal.progress(screen) as progress:
+        result = run_search(job, progress)
+    if as_json:
+        options.print_json(result.to_dict())
+    else:
+        page = options.out()
+        page.print(terminal.headline(result))
+        page.print(terminal.summary_table(result, page.width))
+        if result.warnings:
+            page.print(terminal.warning_list(result.warnings))
+        page.print(f"written: {job.folder}/ (plan.json, model.qdq.onnx, report.html, summary.json); look at the experiment: qbench ui",
+                   soft_wrap=True)
+    if result.partial:
+        raise typer.Exit(130)
+    if not result.feasible:
+        raise typer.Exit(1)

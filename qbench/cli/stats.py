@@ -1,0 +1,77 @@
+"""qbench stats, qbench stats merge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qbench.cli import options
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption
+from qbench.errors import InputError
+
+
+def command(
+    arguments: Annotated[list[str], typer.Argument(metavar="MODEL | merge A B ...", help="A model, or `merge` and statistics files.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Statistics file to write (.npz).")],
+    data: DataOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples.")] = None,
+    preprocess: PreprocessOption = None,
+    input_shape: ShapesOption = None,
+    non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
+    as_json: JsonOption = False,
+) -> None:
+    """Collect activation statistics in one pass, or merge those of several shards.
+
+    [bold]qbench stats net.onnx --data calib.npz -o stats.npz[/bold]
+
+    [bold]qbench stats merge shard1.npz shard2.npz -o stats.npz[/bold]
+        the same numbers as one pass over both shards, in whatever order
+    """
+    statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, non_finite)
+    statistics.save(output)
+    warnings = statistics.warnings()
+    if as_json:
+        options.print_json({"file": str(output), "key": statistics.key, "model_key": statistics.model_key, "samples": statistics.samples,
+                            "warnings": warnings, "tensors": [_row(name, t) for name, t in statistics.items()]})
+        return
+    from qbench import terminal
+
+    page = options.out()
+    page.print(f"{len(statistics)} tensors over {statistics.samples} samples: {output}", soft_wrap=True)
+    if warnings:
+        page.print(terminal.warning_list(warnings))
+
+
+def _collected(arguments: list[str], data: str | None, limit: int | None, preprocess: str | None, input_shape: list[str] | None, policy: str) -> Any:
+    from qbench import terminal
+    from qbench.workbench import statistics_of
+    from qbench.workbench.case import open_data, open_model
+
+    if len(arguments) != 1:
+        raise InputError(f"one model at a time; got {len(arguments)} ({', '.join(arguments)}). To merge files: qbench stats merge A B -o S")
+    if data is None:
+        raise InputError("no calibration data; add --data FILE.npz, a folder, or module:function")
+    prepared = open_model(Path(arguments[0]), options.shapes(input_shape))
+    with terminal.progress(options.console()) as progress:
+        return statistics_of(prepared, open_data(data, prepared, preprocess, limit), policy=policy, progress=progress)
+
+
+def _merged(files: list[str]) -> Any:
+    from qbench.statistics import Statistics, merge
+
+    if len(files) < 2:
+        raise InputError("merge needs at least two statistics files: qbench stats merge A B -o S")
+    parts = [Statistics.load(Path(f)) for f in files]
+    total = parts[0]
+    for part in parts[1:]:
+        total = merge(total, part)
+    return total
+
+
+def _row(name: str, t: Any) -> dict[str, Any]:
+    seen = t.count > 0
+    return {"name": name, "count": t.count, "min": t.minimum if seen else None, "max": t.maximum if seen else None, "zeros": t.zeros,
+            "nan": t.nan, "positive_inf": t.positive_inf, "negative_inf": t.negative_inf, "constant": t.constant,
+            "p0.1": t.quantile(0.001) if seen else None, "p99.9": t.quantile(0.999) if seen else None, "fp16_overflows": t.fp16_overflows}

@@ -1,0 +1,174 @@
+"""A twin of the model that also puts out the activation tensors to be watched, as a session ready to run.
+
+Tensors inside the branches of an If are led out through extra outputs of the If: the branch not taken gives an empty
+tensor, so a branch that no sample takes shows as "never observed" (BUG case B06). Bodies of Loop and Scan stay closed.
+Weights in external files are neither read nor copied (BUG case B19).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from qbench.errors import InputError, ModelError
+from qbench.statistics.feeds import Expected
+
+Source = Path | str | bytes | ir.Model
+
+_NUMPY = {"float": "float32", "double": "float64"}      # other names of onnxruntime are those of numpy
+_FLOATS = {"float32", "float64", "float16", "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """outputs   tensor asked for -> output of `session` that holds it; graph inputs map to themselves
+    inputs       graph inputs among the tensors: taken from the feeds
+    absent       tensor asked for -> why it cannot be watched
+    producer     tensor asked for -> text that names the node it comes from
+    """
+
+    session: ort.InferenceSession
+    expected: tuple[Expected, ...]
+    outputs: dict[str, str]
+    inputs: frozenset[str]
+    absent: dict[str, str]
+    producer: dict[str, str]
+
+
+def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
+    """Session of the twin, `threads` wide.
+
+    Raises InputError for a tensor that the model does not have, ModelError when the twin does not load.
+    """
+    model = _copy(source)
+    graph = model.graph
+    inputs = frozenset(str(v.name) for v in graph.inputs) - set(graph.initializers)
+    inside = _places(graph, "")
+    _check_known(tensors, inside, inputs, graph)
+    absent = {t: inside[t] for t in tensors if inside.get(t, "").startswith("inside")}
+    led = _lead_out(graph, {t for t in tensors if t not in inputs and t not in absent}, _Names(model))
+    declared = {id(v) for v in graph.outputs}
+    graph.outputs.extend(v for v in led.values() if id(v) not in declared)
+    session = _session(model, threads)
+    types = {o.name: _dtype(o.type) for o in (*session.get_outputs(), *session.get_inputs())}
+    outputs = {t: t if t in inputs else str(led[t].name) for t in tensors if t in inputs or t in led}
+    absent |= {t: f"holds {types[o]}, which is not a float type" for t, o in outputs.items() if types[o] not in _FLOATS}
+    expected = tuple(Expected(i.name, _dtype(i.type), _shape(i.shape)) for i in session.get_inputs())
+    kept = {t: o for t, o in outputs.items() if t not in absent}
+    return Observed(session, expected, kept, inputs & kept.keys(), {t: absent[t] for t in tensors if t in absent},
+                    {t: "model input" if t in inputs else inside[t] for t in kept})
+
+
+def _copy(source: Source) -> ir.Model:
+    try:
+        if isinstance(source, ir.Model):
+            return source.clone()
+        return ir.from_proto(onnx.load_model_from_string(source)) if isinstance(source, bytes) else ir.load(source)
+    except Exception as error:                                      # protobuf and onnx_ir raise many kinds here
+        name = "model" if isinstance(source, bytes | ir.Model) else source
+        raise ModelError(f"{name}: not a readable ONNX file ({type(error).__name__}: {str(error)[:200]})") from error
+
+
+def _places(graph: ir.Graph, closed: str) -> dict[str, str]:
+    """tensor -> node it comes from; where it cannot be reached, a text that begins with "inside"."""
+    found = {}
+    for node in graph:
+        for value in node.outputs:
+            if value.name:
+                found[value.name] = closed or f"node {node.name!r} ({node.op_type})"
+        shut = closed or ("" if node.op_type == "If" else
+                          f"inside the body of {node.op_type} node {node.name!r}, whose tensors cannot be watched")
+        for body in _bodies(node):
+            found |= _places(body, shut)
+    return found
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def _check_known(tensors: Sequence[str], inside: dict[str, str], inputs: frozenset[str], graph: ir.Graph) -> None:
+    for name in tensors:
+        if name in inside or name in inputs:
+            continue
+        if name in graph.initializers:
+            raise InputError(f"tensor {name!r} is a weight; statistics are of activations: weights are read from the model")
+        near = difflib.get_close_matches(name, [*inside, *inputs], 3, 0.5)
+        raise InputError(f"the model has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
+
+
+class _Names:
+    """Tensor names that no graph of the model uses yet (BUG case B21)."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._used = {v.name for n in model.graph.all_nodes() for v in (*n.inputs, *n.outputs) if v is not None}
+        self._next = 0
+
+    def fresh(self) -> str:
+        while (name := f"watched_{self._next}") in self._used:
+            self._next += 1
+        self._used.add(name)
+        return name
+
+
+def _lead_out(graph: ir.Graph, wanted: set[str], names: _Names) -> dict[str, ir.Value]:
+    """Wanted tensor -> a value of `graph` that holds it, for those in it and in the branches of its Ifs."""
+    found = {}
+    for node in list(graph):
+        found |= {v.name: v for v in node.outputs if v.name in wanted}
+        if node.op_type != "If":
+            continue
+        branches = _bodies(node)
+        for taken in branches:
+            for name, value in _lead_out(taken, wanted, names).items():
+                found[name] = _through_if(node, taken, [b for b in branches if b is not taken], value, names)
+    return {str(k): v for k, v in found.items()}
+
+
+def _through_if(node: ir.Node, taken: ir.Graph, others: list[ir.Graph], value: ir.Value, names: _Names) -> ir.Value:
+    """A new output of the If `node` with the value of the branch `taken`, or with no elements when another is taken."""
+    dtype = value.dtype or ir.DataType.FLOAT
+    same = ir.node("Identity", [value])
+    empty = ir.tensor(np.empty(0, dtype.numpy()), dtype)
+    for branch, extra in [(taken, same), *((b, ir.node("Constant", [], {"value": empty})) for b in others)]:
+        extra.outputs[0].name = names.fresh()
+        extra.outputs[0].type = ir.TensorType(dtype)
+        branch.append(extra)
+        branch.outputs.append(extra.outputs[0])
+    node.resize_outputs(len(node.outputs) + 1)
+    out = node.outputs[-1]
+    out.name, out.type = names.fresh(), ir.TensorType(dtype)
+    return out
+
+
+def _session(model: ir.Model, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")    # the cores count while no kernel runs
+    folders = [v.const_value.base_dir for v in model.graph.initializers.values() if isinstance(v.const_value, ir.ExternalTensor)]
+    if folders:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(folders[0]).resolve()))
+    try:
+        return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot load the model with its activations as outputs: {str(error).splitlines()[0][:300]}") from error
+
+
+def _dtype(text: str) -> str:
+    """numpy name of onnxruntime's "tensor(float)"."""
+    inner = text[text.find("(") + 1 : -1] if text.startswith("tensor(") else text
+    return _NUMPY.get(inner, inner)
+
+
+def _shape(shape: Any) -> tuple[int | str, ...] | None:
+    return tuple(d if isinstance(d, int) else (d or "?") for d in shape) if shape is not None else None

@@ -1,0 +1,103 @@
+"""A case: the model, the data it is calibrated and judged on, and the metric."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qbench.data import open_dataset, parse_preprocessing
+from qbench.errors import InputError
+from qbench.graph import PreparedModel, load_network
+from qbench.metrics import make as make_metric
+from qbench.network import Network
+from qbench.protocols import Dataset, Metric
+from qbench.samples import Sample, load_sample
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """calibration, evaluation   data sets; the same one when the user gave one only, which `warnings` then says
+    metric                       what a search keeps high
+    sample                       the built-in sample, or None
+    """
+
+    prepared: PreparedModel
+    calibration: Dataset
+    evaluation: Dataset
+    metric: Metric
+    sample: Sample | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def network(self) -> Network:
+        return self.prepared.network
+
+    @property
+    def data_key(self) -> str:
+        text = "\n".join((self.calibration.key, self.evaluation.key, self.metric.name))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_case(model: Path | None = None, data: str | None = None, eval_data: str | None = None, *, sample: str | None = None,
+              metric: str | None = None, preprocess: str | None = None, input_shapes: Shapes | None = None,
+              limit: int | None = None) -> Case:
+    """The user's model and data, or the built-in `sample` when there is no model.
+
+    preprocess   how pictures become inputs, e.g. "size=224x224,colour=rgb,mean=...,std=..."
+    Raises InputError when model and data do not go together.
+    """
+    if model is None:
+        if data is not None or eval_data is not None:
+            raise InputError("--data without --model: give the model the data belong to, or leave both out to use the built-in sample")
+        return _sample_case(load_sample(sample) if sample else load_sample(), metric)
+    if sample is not None:
+        raise InputError(f"--sample {sample} and --model {model}: give one of the two")
+    if data is None:
+        raise InputError(f"{model}: no calibration data; add --data FILE.npz, a folder, or module:function")
+    prepared = open_model(model, input_shapes)
+    calibration = open_data(data, prepared, preprocess, limit)
+    evaluation = open_data(eval_data, prepared, preprocess, limit) if eval_data else calibration
+    warnings: tuple[str, ...] = ()
+    if not eval_data:
+        warnings = ("calibrated and evaluated on the same samples: accuracies are optimistic; give others with --eval-data",)
+    chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
+    if not metric:
+        warnings = (*warnings, f"no --metric given: {chosen.name} is used")
+    return Case(prepared, calibration, evaluation, chosen, None, warnings)
+
+
+def open_model(model: Path, input_shapes: Shapes | None = None) -> PreparedModel:
+    """The prepared model of a file."""
+    return load_network(model, input_shapes)
+
+
+def _sample_case(sample: Sample, metric: str | None) -> Case:
+    prepared = load_network(sample.model)
+    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, sample.caveats)
+
+
+def open_data(spec: str, prepared: PreparedModel, preprocess: str | None = None, limit: int | None = None) -> Dataset:
+    """The data set that `spec` names, checked against the model's inputs; `preprocess` as in `open_case`."""
+    pictures = parse_preprocessing(preprocess) if preprocess else None
+    return open_dataset(spec, inputs=input_specs(prepared), preprocessing=pictures, limit=limit)
+
+
+def input_specs(prepared: PreparedModel) -> tuple[tuple[str, tuple[int | None, ...], str], ...]:
+    """(name, shape, dtype) of each model input; open axes are None."""
+    specs = []
+    for value in prepared.model.graph.inputs:
+        shape = tuple(d if isinstance(d, int) else None for d in value.shape) if value.shape is not None else ()
+        specs.append((str(value.name), shape, prepared.network.tensors[str(value.name)].dtype))
+    return tuple(specs)
+
+
+def _default_metric(network: Network, evaluation: Dataset) -> Metric:
+    """top1 for one label a sample and class scores [1, classes]; cosine to the float output otherwise."""
+    labels = next(iter(evaluation.batches(1))).labels
+    shape = network.tensors[network.outputs[0]].shape
+    one_label = labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1
+    return make_metric("top1" if one_label and len(shape) == 2 and shape[1] > 1 else "cosine")

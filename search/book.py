@@ -1,0 +1,190 @@
+"""What a search has evaluated, and the rule by which a hopeless plan is dropped after a quick look.
+
+Every plan is looked at on the first samples before it may cost the whole set. Only whole-set accuracies are candidates and are
+compared with one another; a quick look only decides whether a plan is worth that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qbench.errors import QbenchError
+from qbench.plan import Plan
+from qbench.protocols import Accuracy, Price
+from qbench.result import Candidate
+from qbench.search.bench import Bench
+from qbench.search.ledger import WHOLE
+from qbench.search.problem import Events, Problem
+from qbench.search.sensitivity import standard_error
+from qbench.search.space import Codes, Config, Costs
+
+
+class TimeUp(Exception):
+    """The problem's time limit has passed: finish with what there is."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A plan with its whole-set accuracy. quick   its accuracy on the first samples"""
+
+    config: Config
+    candidate: Candidate
+    costs: Costs
+    quick: Accuracy
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A plan that was not evaluated on the whole set, and why. quick   None when it could not be evaluated at all"""
+
+    config: Config
+    price: Price
+    quick: Accuracy | None
+    reason: str
+
+
+class Book:
+    """Evaluates, names and keeps. `subset` samples make a quick look (WHOLE when the set is small)."""
+
+    def __init__(self, problem: Problem, bench: Bench, events: Events, reference: Accuracy) -> None:
+        self.problem, self.bench, self.events = problem, bench, events
+        self.samples = reference.samples
+        self.subset = _subset(problem, reference.samples)
+        self.evaluated: dict[Config, Evaluated] = {}
+        self.dropped: dict[Config, Dropped] = {}
+        self._plans: set[str] = set()
+        self._names: set[str] = set()
+        self._uses_memory = any(b.kind == "memory" for b in problem.budgets)
+
+    @property
+    def count(self) -> int:
+        """Distinct plans evaluated on the whole set."""
+        return len(self._plans)
+
+    def known(self, config: Config) -> bool:
+        config = self.bench.space.canonical(config)
+        return config in self.evaluated or config in self.dropped
+
+    def look(self, config: Config) -> Accuracy:
+        """Accuracy on the first samples. Raises TimeUp."""
+        limit = self.problem.time_limit_s
+        if limit is not None and self.bench.wall_s > limit:
+            raise TimeUp
+        return self.bench.look(config, self.subset)
+
+    def consider(self, config: Config, origin: str, name: str | None = None, always: bool = False) -> Evaluated | None:
+        """Evaluates `config` unless it is known; None when it was dropped. `always` skips the quick look's verdict."""
+        config = self.bench.space.canonical(config)
+        if config in self.evaluated:
+            return self.evaluated[config]
+        if config in self.dropped and not always:
+            return None
+        price = self.bench.price(config)
+        quick: Accuracy | None = None
+        try:
+            quick = self.look(config)
+            reason = "" if always else self._hopeless(quick, price)
+            if not reason:
+                return self._accept(config, price, quick, self.bench.look(config, WHOLE), origin, name)
+        except QbenchError as error:
+            reason = f"cannot be evaluated: {error}"
+        self.dropped[config] = Dropped(config, price, quick, reason)
+        self.events.note(f"plan {self.bench.plan(config).key} ({origin}) dropped: {reason}")
+        return None
+
+    def costs_of(self, config: Config) -> Costs | None:
+        """What a strategy is told of a known config: the whole-set loss, or that of the quick look which dropped it."""
+        config = self.bench.space.canonical(config)
+        if config in self.evaluated:
+            return self.evaluated[config].costs
+        gone = self.dropped.get(config)
+        return self.bench.costs(gone.price, gone.quick) if gone is not None and gone.quick is not None else None
+
+    def best(self) -> Evaluated | None:
+        """The candidate that would be chosen now; None while none is feasible."""
+        from qbench.search.choice import choose
+
+        chosen = choose([e.candidate for e in self.evaluated.values() if e.candidate.feasible], self.problem)
+        return next((e for e in self.evaluated.values() if e.candidate is chosen), None)
+
+    def observations(self, calibrator: str, granularity: str) -> tuple[list[Codes], list[float], list[float]]:
+        """Codes, loss and its standard error of everything seen under one calibrator and granularity."""
+        codes: list[Codes] = []
+        loss: list[float] = []
+        error: list[float] = []
+        for config, accuracy in self._seen():
+            plain = all(p.is_float for p in config.precision)
+            if (plain or (config.calibrator == calibrator and config.granularity == granularity)) and math.isfinite(accuracy.drop):
+                row = self.bench.codes(config)
+                if not any(np.array_equal(row, c) for c in codes):
+                    codes.append(row)
+                    loss.append(max(accuracy.drop, 0.0))
+                    error.append(standard_error(accuracy))
+        return codes, loss, error
+
+    def _seen(self) -> Sequence[tuple[Config, Accuracy]]:
+        whole = [(c, e.candidate.accuracy) for c, e in self.evaluated.items()]
+        return whole + [(c, d.quick) for c, d in self.dropped.items() if d.quick is not None]
+
+    def _hopeless(self, quick: Accuracy, price: Price) -> str:
+        """Why a plan is not worth the whole set; "" when it may be."""
+        if not math.isfinite(quick.drop):
+            return f"its {quick.metric} is not a number on the first {quick.samples} of {self.samples} samples"
+        feasible = all(v <= 0.0 for v in self.bench.constraints(price).values())
+        for e in self.evaluated.values():
+            other = e.candidate
+            cheaper = other.price.latency_ms <= price.latency_ms and other.price.energy_mj <= price.energy_mj and (
+                not self._uses_memory or other.price.peak_memory_bytes <= price.peak_memory_bytes)
+            allowed = not feasible or all(b.met_by(other.price) for b in self.problem.budgets)
+            if cheaper and allowed and e.quick.drop_high < quick.drop_low:
+                return (f"on the first {quick.samples} of {self.samples} samples it loses {quick.drop:.4g} (at least {quick.drop_low:.4g}), "
+                        f"while {other.name!r}, no slower and no hungrier, loses {e.quick.drop:.4g} (at most {e.quick.drop_high:.4g})")
+        return ""
+
+    def _accept(self, config: Config, price: Price, quick: Accuracy, accuracy: Accuracy, origin: str, name: str | None) -> Evaluated:
+        plan = self.bench.plan(config)
+        costs = self.bench.costs(price, accuracy)
+        chosen = self._name(name)
+        path = Path("plans") / f"{chosen}.json"
+        plan.save(self.problem.out / path)
+        candidate = Candidate(
+            name=chosen, origin=origin, plan=path.as_posix(), plan_key=plan.key, calibrator=config.calibrator, granularity=config.granularity,
+            layers=plan.layers, accuracy=accuracy, price=price, feasible=costs.feasible and math.isfinite(accuracy.drop),
+            sure=all(b.sure_by(price) for b in self.problem.budgets)
+            and (self.problem.max_drop is None or self.problem.max_drop.sure_by(accuracy)))
+        found = Evaluated(config, candidate, costs, quick)
+        self.dropped.pop(config, None)
+        self.evaluated[config] = found
+        self._plans.add(plan.key)
+        self.bench.finish(config, costs, origin, chosen)
+        self.events.progress("candidates", min(self.count, self.problem.trials), self.problem.trials)
+        self.events.candidate(candidate)
+        return found
+
+    def _name(self, wanted: str | None) -> str:
+        name = wanted if wanted and wanted not in self._names else f"c{len(self._names):03d}"
+        self._names.add(name)
+        return name
+
+
+def float_candidate(plan: Plan, accuracy: Accuracy, price: Price) -> Candidate:
+    """The reference, as it stands in the result."""
+    return Candidate("float", "reference", "", plan.key, "", "", plan.layers, accuracy, price, False, False)
+
+
+SHARE = 1 / 6
+"""Of the set in a quick look, and at most."""
+PASSES = 8.0
+"""Sensitivity as a whole may cost as much as this many passes over the set (less, with the float prefix reused)."""
+
+
+def _subset(problem: Problem, samples: int) -> int:
+    """Samples of a quick look; WHOLE where that would save too little."""
+    measured = sum(not p.is_float for allowed in problem.space.allowed for p in allowed)
+    wanted = problem.subset or max(8, min(256, round(samples * min(SHARE, PASSES / max(measured, 1)))))
+    return WHOLE if wanted > samples / 2 else wanted

@@ -1,0 +1,123 @@
+"""Which candidate is chosen, which are on the front, and what binds when none is good enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qbench.network import Precision
+from qbench.protocols import Price
+from qbench.result import Binding, Candidate
+from qbench.search.assignment import AssignmentCosts
+from qbench.search.budget import Budget, Kind
+from qbench.search.pareto import front
+from qbench.search.planner import Planner
+from qbench.search.problem import Problem
+from qbench.search.space import Codes
+
+
+def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | None:
+    """The one with the best accuracy; of equal ones the one with less energy, then less latency.
+
+    With an allowed drop and no budget, accuracy is a floor and not the goal: then the fastest, the most frugal, the most accurate.
+    """
+    known = [c for c in candidates if math.isfinite(c.accuracy.value)]
+    if problem.max_drop is not None and not problem.budgets:
+        return min(known, key=lambda c: (c.price.latency_ms, c.price.energy_mj, -c.accuracy.value), default=None)
+    return min(known, key=lambda c: (-c.accuracy.value, c.price.energy_mj, c.price.latency_ms), default=None)
+
+
+def nearest(candidates: Sequence[Candidate], problem: Problem) -> Candidate | None:
+    """When none is feasible: the one that misses the budgets least; among those that meet them the most accurate."""
+    known = [c for c in candidates if math.isfinite(c.accuracy.value)]
+    return min(known, key=lambda c: (_missed(c.price, problem.budgets), -c.accuracy.value, c.price.energy_mj), default=None)
+
+
+def pareto(candidates: Sequence[Candidate], problem: Problem) -> tuple[Candidate, ...]:
+    """Non-dominated in accuracy, latency and energy, and in memory where that has a budget; the fastest first."""
+    known = [c for c in candidates if math.isfinite(c.accuracy.value)]
+    memory = any(b.kind is Kind.MEMORY for b in problem.budgets)
+    points = [(c.price.latency_ms, -c.accuracy.value, c.price.energy_mj, *([float(c.price.peak_memory_bytes)] if memory else []))
+              for c in known]
+    return tuple(known[i] for i in front(points)) if points else ()
+
+
+def _missed(price: Price, budgets: Sequence[Budget]) -> float:
+    return sum(max(b.excess(price), 0.0) for b in budgets)
+
+
+def show(budget: Budget, value: float) -> str:
+    """`value` in the words of the budget, four figures, rounded to the side that is safe to ask for."""
+    if value == 0.0 or not math.isfinite(value):
+        return str(value)
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    rounded = math.floor(value / step) if budget.kind is Kind.RATE else math.ceil(value / step - 1e-9)
+    return budget.show(float(f"{rounded * step:.4g}"))
+
+
+def describe(codes: Codes, problem: Problem, names: Sequence[str]) -> str:
+    """"every unit at int8", or how many units have which precision."""
+    parts = [str(Precision(names[c])) for c in codes]
+    free = {parts[u] for u in problem.space.free}
+    if len(free) == 1:
+        return f"every unit that has a choice at {free.pop()}"
+    return ", ".join(f"{parts.count(p)} units {p}" for p in sorted(set(parts)))
+
+
+def refusal(problem: Problem, planner: Planner) -> tuple[Binding, Codes, str]:
+    """Why no plan meets the budgets, and the plan that misses them least, with its operating point."""
+    tried = [(planner.least(b, o), o) for b in problem.budgets for o in problem.op_points]
+    prices = [planner.price(codes, o) for codes, o in tried]
+    broken: list[tuple[Budget, int]] = []
+    for b in problem.budgets:
+        best = min(range(len(tried)), key=lambda i: b.excess(prices[i]))
+        if not b.met_by(prices[best]):
+            broken.append((b, best))
+    close = min(range(len(tried)), key=lambda i: _missed(prices[i], problem.budgets))
+    names = planner.costs.precisions
+
+    def said(b: Budget, i: int) -> str:
+        word = {Kind.LATENCY: "fastest", Kind.RATE: "fastest", Kind.MEMORY: "smallest found"}.get(b.kind, f"least {b.kind}")
+        return f"{word} possible is {show(b, b.value(prices[i]))} at {tried[i][1]} ({describe(tried[i][0], problem, names)})"
+
+    if broken:
+        text = ", ".join(b.text for b, _ in broken)
+        possible = "; ".join(said(b, i) for b, i in broken)
+    else:
+        text = " and ".join(b.text for b in problem.budgets) + " together"
+        possible = "the nearest plan has " + ", ".join(show(b, b.value(prices[close])) for b in problem.budgets)
+    return Binding(text, possible, relaxations(problem, planner.costs, planner)), *tried[close]
+
+
+def relaxations(problem: Problem, costs: AssignmentCosts, planner: Planner) -> tuple[str, ...]:
+    """For each budget alone: the limit at which a plan exists while the others stay as they are."""
+    found: list[str] = []
+    for b in problem.budgets:
+        others = Planner(problem.space, costs, [o for o in problem.budgets if o is not b], planner.base)
+        plans = [(codes, o) for o in problem.op_points if (codes := others.least_within(b, o)) is not None]
+        values = [b.value(others.price(codes, o)) for codes, o in plans]
+        if values:
+            best = max(values) if b.kind is Kind.RATE else min(values)
+            rest = " and the other budgets kept" if len(problem.budgets) > 1 else ""
+            if not _within(best, b):
+                found.append(f"{show(b, best)} instead of {b.text}{rest}: a plan exists")
+    return tuple(found)
+
+
+def _within(value: float, b: Budget) -> bool:
+    return value >= b.limit if b.kind is Kind.RATE else value <= b.limit
+
+
+def unmet_floor(problem: Problem, candidates: Sequence[Candidate]) -> Binding:
+    """When plans meet the budgets but none keeps the accuracy floor, among the `candidates` evaluated."""
+    assert problem.max_drop is not None, "without a floor every plan within the budgets is feasible"
+    inside = [c for c in candidates if _missed(c.price, problem.budgets) == 0.0]
+    best = min(inside, key=lambda c: c.accuracy.drop, default=None)
+    possible = f"the best plan within the budgets loses {best.accuracy.drop:.4g} ({best.name})" if best else "no plan within the budgets was evaluated"
+    found: list[str] = [f"max-drop {best.accuracy.drop:.4g} instead of {problem.max_drop.text}: {best.name!r} meets it"] if best else []
+    keeping = [c for c in candidates if problem.max_drop.met_by(c.accuracy)]
+    if keeping:
+        c = min(keeping, key=lambda c: _missed(c.price, problem.budgets))
+        needs = ", ".join(show(b, b.value(c.price)) for b in problem.budgets if not b.met_by(c.price))
+        found.append(f"{needs}: {c.name!r} loses {c.accuracy.drop:.4g}")
+    return Binding(f"max-drop {problem.max_drop.text}", possible, tuple(found))

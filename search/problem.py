@@ -1,0 +1,96 @@
+"""What a search is given, beside the evaluator and the pricer, and what it says on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from qbench.network import Network, Precision
+from qbench.plan import Granularity, Plan
+from qbench.protocols import Progress, silent
+from qbench.result import Candidate
+from qbench.search.budget import Budget, MaxDrop
+from qbench.search.space import Space
+
+RULES = 1
+"""Goes up when the same seed leads elsewhere, so that an old study is not continued under new rules."""
+
+
+class MakePlan(Protocol):
+    """Builds the plan of one choice: ranges by `calibrator` from statistics that were collected before."""
+
+    def __call__(self, precision: Mapping[str, Precision], calibrator: str, granularity: Granularity, op_point: str) -> Plan: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """
+    allowed      unit -> precisions it may take, every unit of the network; FP16 only where it cannot overflow
+    make_plan    also called with FP32 for any unit: the float reference and sensitivities need it
+    data_key     content key of calibration and evaluation data, metric and whatever else decides an accuracy
+    calibrators, granularities, op_points   at least one each; the first is preferred where nothing else decides
+    out          result folder; plans go to out/plans
+    storage      URL of the database that outlives a kill ("sqlite:///..."), or None
+    trials       distinct plans to evaluate on the whole set
+    subset       samples of a quick look; None: chosen from the size of the set and of the network
+    time_limit_s stop proposing after this long; where it strikes depends on the machine, so it costs reproducibility
+    """
+
+    network: Network
+    allowed: Mapping[str, tuple[Precision, ...]]
+    make_plan: MakePlan
+    data_key: str
+    calibrators: tuple[str, ...]
+    granularities: tuple[Granularity, ...]
+    op_points: tuple[str, ...]
+    budgets: tuple[Budget, ...]
+    out: Path
+    max_drop: MaxDrop | None = None
+    seed: int = 0
+    trials: int = 40
+    strategy: str = "nsga2"
+    storage: str | None = None
+    subset: int | None = None
+    time_limit_s: float | None = None
+    sample: bool = False
+    target: str = ""
+    toolkit: str = ""
+    model: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def space(self) -> Space:
+        units = tuple(u.name for u in self.network.units)
+        return Space(units, tuple(self.allowed[u] for u in units), self.calibrators,
+                     tuple(str(g) for g in self.granularities), self.op_points)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Budgets and the allowed drop, as the user reads them."""
+        drop = (f"max-drop {self.max_drop.text}",) if self.max_drop else ()
+        return (*(b.text for b in self.budgets), *drop)
+
+    @cached_property
+    def study_name(self) -> str:
+        """Content key: the same problem continues the same study. The number of trials does not count, so it can be raised."""
+        body = [RULES, self.network.model_key, self.data_key, self.target, self.toolkit, self.limits, self.space.units,
+                self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.seed, self.strategy, self.subset]
+        return "qbench-" + hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Events:
+    """What hangs on a search: tracking, the terminal. Called in the thread of the search; must be quick.
+
+    candidate    a plan was evaluated on the whole set (after a resume: also those remembered)
+    note         one sentence about something the user should be able to look up: a plan dropped, a coupling found
+    """
+
+    candidate: Callable[[Candidate], None] = lambda candidate: None
+    note: Callable[[str], None] = lambda text: None
+    progress: Progress = silent

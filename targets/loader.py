@@ -1,0 +1,202 @@
+"""TOML in, frozen `Target` out. Refuses unknown and missing keys and impossible values, so nothing downstream checks again."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from qbench.affine import Scheme
+from qbench.cost.parameters import read_parameters
+from qbench.errors import TargetError, UnknownName
+from qbench.network import Precision
+from qbench.target import OperatingPoint, PrecisionSupport, Provenance, QuantScheme, Target
+
+FOLDER = Path(__file__).parent
+
+
+def names() -> tuple[str, ...]:
+    """Names of the targets that ship with qbench, sorted."""
+    return tuple(sorted(p.stem for p in FOLDER.glob("*.toml")))
+
+
+@cache
+def aliases() -> Mapping[str, str]:
+    """Other names of the shipped targets."""
+    return {a: n for n in names() for a in _read(FOLDER / f"{n}.toml").get("aliases", [])}
+
+
+@cache
+def load(name: str) -> Target:
+    """A shipped target by name or alias. Raises UnknownName, or TargetError when its file is broken."""
+    found = aliases().get(name, name)
+    if found not in names():
+        known = ", ".join((*names(), *sorted(aliases())))
+        raise UnknownName(f"no target {name!r}; known: {known}")
+    return load_file(FOLDER / f"{found}.toml")
+
+
+def load_file(path: Path) -> Target:
+    """A target from a file. Raises TargetError naming the file, the key, the value and what is expected."""
+    return _target(_Table(str(path), "", _read(path)), path.stem)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TargetError(f"{path}: is not TOML ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One table of the file, with the words for its errors."""
+
+    path: str
+    at: str
+    body: Mapping[str, Any]
+
+    def key(self, name: str) -> str:
+        return f"{self.at}.{name}" if self.at else name
+
+    def refuse(self, name: str, expected: str) -> TargetError:
+        if name not in self.body:
+            return TargetError(f"{self.path}: {self.key(name)} is missing; expected {expected}")
+        return TargetError(f"{self.path}: {self.key(name)} is {self.body[name]!r}; expected {expected}")
+
+    def only(self, *known: str) -> None:
+        for name in self.body:
+            if name not in known:
+                raise TargetError(f"{self.path}: {self.key(name)} is {self.body[name]!r}; this key is unknown here, expected one of "
+                                  f"{', '.join(known)}")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.body.get(name, default)
+        if not isinstance(value, str) or (default is None and not value.strip()):
+            raise self.refuse(name, "text")
+        return value
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        value = self.body.get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false")
+        return value
+
+    def number(self, name: str, low: float, high: float, hint: str = "") -> float:
+        value = self.body.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
+            raise self.refuse(name, f"a number {low:g} to {high:g}{hint}")
+        return float(value)
+
+    def texts(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        value = self.body.get(name, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+            raise self.refuse(name, "a list of texts")
+        return tuple(value)
+
+    def table(self, name: str) -> _Table:
+        value = self.body.get(name)
+        if not isinstance(value, dict):
+            raise self.refuse(name, "a table")
+        return _Table(self.path, self.key(name), value)
+
+    def tables(self, name: str) -> list[_Table]:
+        value = self.body.get(name)
+        if not isinstance(value, list) or not value or not all(isinstance(v, dict) for v in value):
+            raise self.refuse(name, "one table or more")
+        return [_Table(self.path, f"{self.key(name)}[{i}]", v) for i, v in enumerate(value)]
+
+
+def _target(t: _Table, name: str) -> Target:
+    t.only("name", "title", "aliases", "toolkits", "cost_model", "latency_factor_low", "latency_factor_high", "power_is_relative",
+           "provenance", "operating_points", "operating_points_source", "precisions", "cpu_ops", "cpu_ops_source", "cost")
+    if t.text("name") != name:
+        raise t.refuse("name", f"{name!r}, the name of the file")
+    toolkits = t.texts("toolkits")
+    if not toolkits:
+        raise t.refuse("toolkits", "at least one version")
+    t.texts("aliases", ())
+    points = _points(t)
+    kind = t.text("cost_model")
+    cost, sources = _cost(t.table("cost"))
+    read_parameters(t.path, kind, cost)
+    sources["operating_points"] = t.text("operating_points_source")
+    cpu_ops = t.texts("cpu_ops", ())
+    if cpu_ops:
+        sources["cpu_ops"] = t.text("cpu_ops_source")
+    return Target(
+        name=name, title=t.text("title"), toolkits=toolkits, precisions=_precisions(t, toolkits), operating_points=points, cost_model=kind,
+        cost=cost, latency_factor_low=t.number("latency_factor_low", 0.01, 1.0, "; it multiplies the prediction"),
+        latency_factor_high=t.number("latency_factor_high", 1.0, 100.0, "; it multiplies the prediction"),
+        power_is_relative=t.flag("power_is_relative"), provenance=_provenance(t.table("provenance")), sources=sources, cpu_ops=cpu_ops)
+
+
+def _provenance(t: _Table) -> Provenance:
+    t.only("fitted_on", "validated_on", "interval")
+    return Provenance(t.text("fitted_on"), t.text("validated_on"), t.text("interval"))
+
+
+def _points(t: _Table) -> tuple[OperatingPoint, ...]:
+    found: list[OperatingPoint] = []
+    for p in t.tables("operating_points"):
+        p.only("name", "clock_hz", "volts")
+        clock = p.number("clock_hz", 1e6, 1e10, " hertz. Megahertz by mistake?")
+        volts = p.number("volts", 0.4, 1.5, ". Millivolts by mistake?") if "volts" in p.body else None
+        if found and clock <= found[-1].clock_hz:
+            raise p.refuse("clock_hz", f"more than {found[-1].clock_hz:g}, the point before: clocks ascend")
+        if any(p.text("name") == q.name for q in found):
+            raise p.refuse("name", "a name that no point before it has")
+        found.append(OperatingPoint(p.text("name"), clock, volts))
+    return tuple(found)
+
+
+def _precisions(t: _Table, toolkits: tuple[str, ...]) -> tuple[PrecisionSupport, ...]:
+    found: list[PrecisionSupport] = []
+    for p in t.tables("precisions"):
+        p.only("precision", "macs_per_cycle", "scheme", "toolkits", "refused", "note", "source")
+        name = p.text("precision")
+        if name not in {str(x) for x in Precision} or any(name == str(f.precision) for f in found):
+            raise p.refuse("precision", f"one of {', '.join(Precision)}, each at most once")
+        precision = Precision(name)
+        versions = p.texts("toolkits", ())
+        if any(v not in toolkits for v in versions):
+            raise p.refuse("toolkits", f"versions out of {', '.join(toolkits)}")
+        if versions and set(versions) != set(toolkits):
+            p.text("refused")                     # whoever uses another version is owed a reason
+        if precision.is_float and "scheme" in p.body:
+            raise p.refuse("scheme", "none: a float precision has no codes")
+        found.append(PrecisionSupport(
+            precision, p.number("macs_per_cycle", 1e-3, 1e6), None if precision.is_float else _scheme(p.table("scheme")), versions,
+            p.text("refused", ""), p.text("note", ""), p.text("source")))
+    return tuple(found)
+
+
+def _scheme(t: _Table) -> QuantScheme:
+    t.only("activation", "weight", "weight_per_channel", "bias_bits")
+    bits = t.number("bias_bits", 8, 64)
+    return QuantScheme(_codes(t.table("activation")), _codes(t.table("weight")), t.flag("weight_per_channel"), int(bits))
+
+
+def _codes(t: _Table) -> Scheme:
+    t.only("bits", "signed", "symmetric", "narrow", "power_of_two")
+    bits = t.number("bits", 2, 16)
+    if bits != int(bits):
+        raise t.refuse("bits", "a whole number")
+    return Scheme(int(bits), t.flag("signed"), t.flag("symmetric"), t.flag("narrow", False), t.flag("power_of_two", False))
+
+
+def _cost(t: _Table) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers and sources of the `cost` table, whose entries are { value = ..., source = "..." }."""
+    values, sources = {}, {}
+    for key in t.body:
+        entry = t.table(key)
+        entry.only("value", "source")
+        values[key] = entry.number("value", 0.0, 1e15)
+        sources[f"cost.{key}"] = entry.text("source")
+    return values, sources
