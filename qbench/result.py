@@ -67,6 +67,8 @@ class SearchResult:
     warnings: tuple[str, ...] = ()
     mlflow: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False              # stopped by the user before it was done
+    verified: Mapping[str, float] = field(default_factory=dict)
+    """Accuracy of the written file, read back: `written`; with the FP16 rounding of its float units emulated: `fp16_emulated`."""
 
     @staticmethod
     def candidate_json(c: Candidate) -> dict[str, Any]:
@@ -94,8 +96,35 @@ class SearchResult:
             "chosen": one(self.chosen) if self.chosen else None, "front": [one(c) for c in self.front],
             "candidates": [one(c) for c in self.candidates], "sensitivity": [dict(r) for r in self.sensitivity],
             "provenance": dict(self.provenance), "warnings": list(self.warnings), "mlflow": dict(self.mlflow),
+            "verified": dict(self.verified),
         }
         return _finite(body)  # type: ignore[no-any-return]
+
+
+def result_from_dict(body: Mapping[str, Any]) -> SearchResult:
+    """The inverse of `SearchResult.to_dict`: what summary.json holds. Wall times of single evaluations are not kept there."""
+    binding = body["binding"]
+    return SearchResult(
+        feasible=body["feasible"], binding=Binding(binding["budget"], binding["possible"], tuple(binding["relaxations"])) if binding else None,
+        budgets=tuple(body["budgets"]), sample=body["sample"], evaluated=body["evaluated"], float_pass_equivalents=body["float_pass_equivalents"],
+        wall_s=body["wall_s"], reference=_candidate(body["reference"]), uniform={k: _candidate(v) for k, v in body["uniform"].items()},
+        chosen=_candidate(body["chosen"]) if body["chosen"] else None, front=tuple(map(_candidate, body["front"])),
+        candidates=tuple(map(_candidate, body["candidates"])), sensitivity=tuple(body["sensitivity"]), target=body["target"], toolkit=body["toolkit"],
+        model=body["model"], provenance=body["provenance"], warnings=tuple(body["warnings"]), mlflow=body["mlflow"], partial=body["partial"],
+        verified=body["verified"])
+
+
+def _candidate(c: Mapping[str, Any]) -> Candidate:
+    def number(name: str) -> float:
+        return float("nan") if c[name] is None else float(c[name])
+
+    sqnr = float("inf") if c["sqnr_db"] is None else float(c["sqnr_db"])
+    accuracy = Accuracy(c["metric"], number("accuracy"), number("accuracy_low"), number("accuracy_high"), c["samples"], number("drop"),
+                        number("drop_low"), number("drop_high"), sqnr, number("cosine"), number("kl"), 0.0)
+    price = Price(number("latency_ms"), number("latency_ms_low"), number("latency_ms_high"), number("energy_mj"), number("power_w"),
+                  int(c["peak_memory_bytes"] or 0), c["op_point"])
+    return Candidate(c["name"], c["origin"], c["plan"], c["plan_key"], c["calibrator"], c["granularity"], c["layers"], accuracy, price,
+                     c["feasible"], c["sure"])
 
 
 def _finite(x: Any) -> Any:

@@ -115,11 +115,11 @@ def _is_last(i: int, result: SearchResult) -> bool:
 
 
 def headline(result: SearchResult) -> Text:
-    """What was asked, whether it is met, and what was found: three lines."""
+    """What was asked, whether it is met, and what was found: two or three lines, then what would help."""
     sure = result.chosen is not None and result.chosen.sure
-    lines = _plain(text.asked(result) + "\n", "bold")
-    lines.append(text.verdict(result) + "\n", "red" if not result.feasible else "green" if sure or not result.budgets else "yellow")
-    lines.append(text.found(result))
+    lines = _plain("").append(text.asked(result) + "\n", "bold")
+    lines.append(text.verdict(result), "red" if not result.feasible else "green" if sure or not result.budgets else "yellow")
+    lines.append(f"\n{text.found(result)}" if result.chosen else "")
     for relaxation in result.binding.relaxations if result.binding else ():
         lines.append(f"\n  would help: {text.plain(relaxation)}")
     return lines

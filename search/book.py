@@ -53,6 +53,7 @@ class Book:
 
     def __init__(self, problem: Problem, bench: Bench, events: Events, reference: Accuracy) -> None:
         self.problem, self.bench, self.events = problem, bench, events
+        self.reference = reference
         self.samples = reference.samples
         self.subset = _subset(problem, reference.samples)
         self.evaluated: dict[Config, Evaluated] = {}
@@ -94,7 +95,7 @@ class Book:
         except QbenchError as error:
             reason = f"cannot be evaluated: {error}"
         self.dropped[config] = Dropped(config, price, quick, reason)
-        self.events.note(f"plan {self.bench.plan(config).key} ({origin}) dropped: {reason}")
+        self.events.note(f"plan {self.bench.plan_key(config)} ({origin}) dropped: {reason}")
         return None
 
     def costs_of(self, config: Config) -> Costs | None:
@@ -153,15 +154,15 @@ class Book:
         path = Path("plans") / f"{chosen}.json"
         plan.save(self.problem.out / path)
         candidate = Candidate(
-            name=chosen, origin=origin, plan=path.as_posix(), plan_key=plan.key, calibrator=config.calibrator, granularity=config.granularity,
+            name=chosen, origin=origin, plan=path.as_posix(), plan_key=self.bench.plan_key(config), calibrator=config.calibrator, granularity=config.granularity,
             layers=plan.layers, accuracy=accuracy, price=price, feasible=costs.feasible and math.isfinite(accuracy.drop),
             sure=all(b.sure_by(price) for b in self.problem.budgets)
             and (self.problem.max_drop is None or self.problem.max_drop.sure_by(accuracy)))
         found = Evaluated(config, candidate, costs, quick)
         self.dropped.pop(config, None)
         self.evaluated[config] = found
-        self._plans.add(plan.key)
-        self.bench.finish(config, costs, origin, chosen)
+        self._plans.add(candidate.plan_key)
+        self.bench.finish(config, costs, accuracy, origin, chosen)
         self.events.progress("candidates", min(self.count, self.problem.trials), self.problem.trials)
         self.events.candidate(candidate)
         return found

@@ -3,16 +3,16 @@
 A search is a deterministic function of its problem and of the accuracies it measures. So resuming after a kill is running it again with
 the measured accuracies remembered: it goes the same way, faster, and continues where it was.
 
-Kept in a study of Optuna's RDB storage, so that any of its databases serves and its tools can read it: one finished trial
-per plan evaluated on the whole set (parameters, objectives, constraints; accuracy as JSON in `user_attrs`), and one
-attribute of the study per quick look.
+Kept in a study of Optuna's RDB storage, so that any of its databases serves and its tools can read it: one attribute of the study
+per evaluation, and one finished trial per candidate (parameters, objectives, constraints; accuracy as JSON in `user_attrs`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,11 +28,19 @@ WHOLE = 0
 """The number of samples under which evaluations on the whole set are kept."""
 
 
-class Ledger(Protocol):
-    """Remembers accuracies by plan key and number of samples (WHOLE for all)."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """passes   what the evaluation cost, in passes of the float model over the whole set"""
 
-    def recall(self, plan_key: str, samples: int) -> Accuracy | None: ...
-    def remember(self, plan_key: str, samples: int, accuracy: Accuracy) -> None: ...
+    accuracy: Accuracy
+    passes: float
+
+
+class Ledger(Protocol):
+    """Remembers evaluations by plan key and number of samples (WHOLE for all)."""
+
+    def recall(self, plan_key: str, samples: int) -> Seen | None: ...
+    def remember(self, plan_key: str, samples: int, seen: Seen) -> None: ...
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None: ...
 
 
@@ -40,13 +48,13 @@ class Memory:
     """The Ledger that forgets when the process ends."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Accuracy] = {}
+        self._known: dict[tuple[str, int], Seen] = {}
 
-    def recall(self, plan_key: str, samples: int) -> Accuracy | None:
+    def recall(self, plan_key: str, samples: int) -> Seen | None:
         return self._known.get((plan_key, samples))
 
-    def remember(self, plan_key: str, samples: int, accuracy: Accuracy) -> None:
-        self._known[plan_key, samples] = accuracy
+    def remember(self, plan_key: str, samples: int, seen: Seen) -> None:
+        self._known[plan_key, samples] = seen
 
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None:
         """Nothing beyond what `remember` holds."""
@@ -60,37 +68,33 @@ class StudyLedger:
         self._space = space
         self._distributions = distributions(space)
         self._study = _open(url, study_name)
-        self._known: dict[tuple[str, int], Accuracy] = {}
+        self._known: dict[tuple[str, int], Seen] = {}
         self._finished: set[str] = set()
         for name, value in self._study.user_attrs.items():
-            if name.startswith("accuracy/"):
+            if name.startswith("seen/"):
                 _, samples, plan_key = name.split("/", 2)
-                self._known[plan_key, int(samples)] = Accuracy(**value)
+                self._known[plan_key, int(samples)] = Seen(Accuracy(**value["accuracy"]), value["passes"])
         for trial in self._study.get_trials(deepcopy=False):
-            attrs = trial.user_attrs
-            if "accuracy" in attrs:
-                self._known[attrs["plan_key"], WHOLE] = Accuracy(**attrs["accuracy"])
-                self._finished.add(attrs["config_key"])
+            self._finished.add(trial.user_attrs.get("config_key", ""))
 
-    def recall(self, plan_key: str, samples: int) -> Accuracy | None:
+    def recall(self, plan_key: str, samples: int) -> Seen | None:
         return self._known.get((plan_key, samples))
 
-    def remember(self, plan_key: str, samples: int, accuracy: Accuracy) -> None:
-        self._known[plan_key, samples] = accuracy
-        self._study.set_user_attr(f"accuracy/{samples}/{plan_key}", asdict(accuracy))
+    def remember(self, plan_key: str, samples: int, seen: Seen) -> None:
+        self._known[plan_key, samples] = seen
+        self._study.set_user_attr(f"seen/{samples}/{plan_key}", asdict(seen))
 
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None:
-        """Adds the finished trial, in one transaction; `facts` need plan_key, and accuracy as a mapping."""
+        """Adds the finished trial, in one transaction, unless it is there; `facts` become its attributes."""
         import optuna
 
         if config.key in self._finished:
             return
         self._study.add_trial(optuna.trial.create_trial(
-            values=[min(v, HOPELESS) if v == v else HOPELESS for v in costs.objectives],
+            values=[v if math.isfinite(v) else HOPELESS for v in costs.objectives],
             params=params(self._space, config), distributions=self._distributions,
             user_attrs={**facts, "config_key": config.key}, constraints=dict(costs.constraints)))
         self._finished.add(config.key)
-        self._known[facts["plan_key"], WHOLE] = Accuracy(**facts["accuracy"])
 
 
 def _open(url: str, study_name: str) -> optuna.Study:

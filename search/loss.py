@@ -84,7 +84,8 @@ class _Term:
         on = codes[:, self.a] == self.p
         if self.b >= 0:
             on = on & (codes[:, self.b] == self.q)
-        return on.astype(np.float64)
+        column: Floats = np.asarray(on, np.float64)
+        return column
 
 
 def _terms(model: LossModel, allowed: Sequence[Sequence[int]], base: Codes) -> list[_Term]:

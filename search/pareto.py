@@ -26,8 +26,8 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
     Equal rows do not dominate one another: all of them stay. A row with NaN is never on the front.
     """
     x = _points(points)
-    valid = ~np.isnan(x).any(axis=1)
-    keep = valid.copy()
+    valid: NDArray[np.bool_] = np.asarray(~np.isnan(x).any(axis=1), np.bool_)
+    keep: NDArray[np.bool_] = valid.copy()
     candidates = x[valid]
     for i in np.flatnonzero(valid):
         no_worse = (candidates <= x[i]).all(axis=1)

@@ -13,7 +13,18 @@ from dataclasses import replace
 import numpy as np
 
 from qbench.protocols import Price
-from qbench.search.assignment import Assignment, AssignmentCosts, Caps, LinearCosts, Weights, caps, front, linear_costs, solve, weights_for_loss
+from qbench.search.assignment import (
+    Assignment,
+    AssignmentCosts,
+    Caps,
+    LinearCosts,
+    Weights,
+    caps,
+    front,
+    linear_costs,
+    solve,
+    weights_for_loss,
+)
 from qbench.search.budget import Budget, Kind
 from qbench.search.loss import LossModel
 from qbench.search.space import Codes, Space
@@ -125,7 +136,7 @@ class Planner:
         """Least peak memory that a descent by single units reaches from the best of the FILLS."""
         op_point = problem.costs.op_point
         tried = self._fills(np.array([options[0] for options in self.allowed], np.int64))
-        best = tried[int(np.argmin([p.peak_memory_bytes for p in self.costs.price(tried, op_point)]))]
+        best: Codes = tried[int(np.argmin([p.peak_memory_bytes for p in self.costs.price(tried, op_point)]))]
         while True:
             moves = np.array([_moved(best, u, p) for u in self.space.free for p in self.allowed[u] if p != best[u]], np.int64)
             if not len(moves):

@@ -30,14 +30,18 @@ def aliases() -> Mapping[str, str]:
     return {a: n for n in names() for a in _read(FOLDER / f"{n}.toml").get("aliases", [])}
 
 
-@cache
 def load(name: str) -> Target:
     """A shipped target by name or alias. Raises UnknownName, or TargetError when its file is broken."""
     found = aliases().get(name, name)
     if found not in names():
         known = ", ".join((*names(), *sorted(aliases())))
         raise UnknownName(f"no target {name!r}; known: {known}")
-    return load_file(FOLDER / f"{found}.toml")
+    return _shipped(found)
+
+
+@cache
+def _shipped(name: str) -> Target:
+    return load_file(FOLDER / f"{name}.toml")
 
 
 def load_file(path: Path) -> Target:

@@ -141,7 +141,7 @@ class CostTable:
         return np.array([self.available.index(plan.precision[u]) for u in self.units], dtype=np.int64)
 
     def uniform(self, precision: Precision) -> NDArray[np.int64]:
-        """[units]: `precision` wherever it is allowed, else the fastest float that the target has."""
+        """[units]: `precision` wherever it is allowed, else the target's first float precision."""
         self.target.support(precision, self.toolkit)
         code = self.available.index(precision)
         floats = [i for i, p in enumerate(self.available) if p.is_float]

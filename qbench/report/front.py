@@ -230,7 +230,7 @@ def front_figure(result: SearchResult) -> Figure:
 
 def _label(figure: Figure, result: SearchResult, scale: text.Scale, missing: int) -> None:
     metric = html.escape(text.plain(result.reference.accuracy.metric))
-    left_out = f"<br>{missing} not drawn: no finite accuracy or latency" if missing else ""
+    left_out = f"<br>{missing} not drawn: numbers missing" if missing else ""
     axis = {"gridcolor": "#e1e0d9", "linecolor": "#898781", "zeroline": False, "ticks": "outside", "tickcolor": "#898781"}
     figure.update_layout(
         template="none", paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", height=520, margin={"l": 64, "r": 12, "t": 48, "b": 120},

@@ -46,12 +46,13 @@ def write_report(result: SearchResult, kernels: Sequence[Mapping[str, Any]], pat
 def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_strip: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the template is given: texts, and lengths of bars in percent."""
     library, licence = _plotly_js()
+    figure = front_figure(result)
     return {
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
         "effort": _effort(result), "power_note": text.power_note(result), "tiles": _tiles(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
-        "figure": _for_script(front_figure(result).to_json()), "library": library, "library_licence": licence,
+        "figure": _for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,
         "front": [_candidate(c, result) for c in _front_rows(result)],
         "strip": _strip(plan_strip, result), "bounds": _bounds(kernels), "kernels": _kernels(kernels),
         "sensitivity": _sensitivity(result), "top": _TOP,
@@ -78,8 +79,12 @@ def _for_script(data: str) -> str:
 
 
 def _effort(result: SearchResult) -> str:
-    passes = text.significant(result.float_pass_equivalents)
-    return f"{result.evaluated} plans evaluated in {text.duration(result.wall_s)}, the work of {passes} passes of the float model"
+    parts = [f"{result.evaluated} plans evaluated"]
+    if text.finite(result.wall_s) is not None:
+        parts.append(f"in {text.duration(result.wall_s)}")
+    if text.finite(result.float_pass_equivalents) is not None:
+        parts.append(f"with the work of {text.significant(result.float_pass_equivalents)} passes of the float model")
+    return " ".join(parts)
 
 
 def _tiles(result: SearchResult) -> list[dict[str, str]]:

@@ -191,10 +191,10 @@ def asked(result: SearchResult) -> str:
 
 
 def found(result: SearchResult) -> str:
-    """The chosen plan in one sentence; says so when there is none."""
+    """The chosen plan in one sentence; "" when there is none."""
     c = result.chosen
     if c is None:
-        return "No plan was evaluated."
+        return ""
     scale = scale_of(result)
     drop = finite(c.accuracy.drop)
     against = "" if drop is None else f", {scale.drop(abs(drop))} {'below' if drop >= 0 else 'above'} float"
@@ -210,9 +210,11 @@ def verdict(result: SearchResult) -> str:
         if result.binding is None:
             return early + "No evaluated plan meets the budget."
         return early + f"No plan meets the budget. What binds: {plain(result.binding.budget)}. Best possible: {plain(result.binding.possible)}."
+    if result.chosen is None:
+        return early + "No plan was evaluated."
     if not result.budgets:
         return early + "No budget was given: the most accurate plan found."
-    if result.chosen and not result.chosen.sure:
+    if not result.chosen.sure:
         return early + "Meets the budget with its predicted mean; the upper end of the interval does not."
     return early + "Meets the budget, also with the upper end of the predicted interval."
 

@@ -60,7 +60,7 @@ def collect(model: Path | str | bytes | ir.Model, tensors: Sequence[str], data: 
     run.go(workers)
     key = data.key if total == len(data) else f"{data.key}[:{total}]"
     seen = {t: run.counters[t].statistics() for t in watched.outputs}
-    return Statistics(model_key or _key(model), (Source(key, data.name, total),), seen, watched.absent, policy)
+    return Statistics(model_key or _key(model), (Source(key, data.name, run.done),), seen, watched.absent, policy)
 
 
 class _Cut:
@@ -97,7 +97,7 @@ class _Pass:
     progress: Progress
     counters: dict[str, Counter] = field(init=False)
     _lock: Lock = field(default_factory=Lock)
-    _done: int = 0
+    done: int = 0
     _faults: list[tuple[int, QbenchError]] = field(default_factory=list)
     _broken: bool = False
 
@@ -127,8 +127,8 @@ class _Pass:
                     self._faults.append((batch.first, error))
                 return
             with self._lock:
-                self._done += samples_in(batch)
-                self.progress("statistics", self._done, self.total)
+                self.done += samples_in(batch)
+                self.progress("statistics", self.done, self.total)
 
     def _next(self) -> Batch | None:
         """Batches are handed out in order, so when one fails all samples before it are with some worker."""

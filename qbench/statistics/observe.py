@@ -121,16 +121,16 @@ class _Names:
 
 def _lead_out(graph: ir.Graph, wanted: set[str], names: _Names) -> dict[str, ir.Value]:
     """Wanted tensor -> a value of `graph` that holds it, for those in it and in the branches of its Ifs."""
-    found = {}
+    found: dict[str, ir.Value] = {}
     for node in list(graph):
-        found |= {v.name: v for v in node.outputs if v.name in wanted}
+        found |= {str(v.name): v for v in node.outputs if v.name in wanted}
         if node.op_type != "If":
             continue
         branches = _bodies(node)
         for taken in branches:
             for name, value in _lead_out(taken, wanted, names).items():
                 found[name] = _through_if(node, taken, [b for b in branches if b is not taken], value, names)
-    return {str(k): v for k, v in found.items()}
+    return found
 
 
 def _through_if(node: ir.Node, taken: ir.Graph, others: list[ir.Graph], value: ir.Value, names: _Names) -> ir.Value:

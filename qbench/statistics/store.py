@@ -104,7 +104,7 @@ class Statistics(Mapping[str, TensorStatistics]):
             filled = [p for p in parts if p is not None]
             bodies[field_name] = np.concatenate([np.empty(0, dtype), *filled])
         with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, **bodies)
+            np.savez_compressed(file, **bodies)   # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Path) -> Statistics:
@@ -162,7 +162,8 @@ def _renumbered(part: Statistics, sources: tuple[Source, ...]) -> dict[str, Tens
     shift = np.array([new[s.key] - (int(end) - s.samples) for s, end in zip(part.sources, ends, strict=True)])
 
     def moved(index: NDArray[np.int64]) -> NDArray[np.int64]:
-        return index + shift[np.minimum(np.searchsorted(ends, index, side="right"), len(shift) - 1)]
+        found: NDArray[np.int64] = index + shift[np.minimum(np.searchsorted(ends, index, side="right"), len(shift) - 1)]
+        return found
 
     def one(t: TensorStatistics) -> TensorStatistics:
         low, high = (int(moved(np.array([i]))[0]) if i >= 0 else -1 for i in (t.low_sample, t.high_sample))

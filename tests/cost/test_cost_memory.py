@@ -39,10 +39,10 @@ def test_touching_lifetimes_do_not_share() -> None:
 
 
 def test_the_tightest_gap_is_taken() -> None:
-    """Two gaps, of 30 and 20 bytes, open at step 2: a buffer of 20 goes into the second."""
-    base = [Lifetime("p", 50, 0, 3), Lifetime("gap30", 30, 0, 0), Lifetime("q", 29, 0, 3), Lifetime("gap20", 20, 0, 0), Lifetime("r", 19, 0, 3)]
-    at = {p.buffer.name: p.offset_bytes for p in place([*base, Lifetime("new", 20, 2, 3)])}
-    assert at["new"] == at["gap20"]
+    """Behind two buffers that die at step 0 are gaps of 90 and 70 bytes: a buffer of 55 goes into the smaller one."""
+    base = [Lifetime("a", 100, 0, 3), Lifetime("gap90", 90, 0, 0), Lifetime("b", 80, 0, 3), Lifetime("gap70", 70, 0, 0), Lifetime("c", 60, 0, 3)]
+    at = {p.buffer.name: p.offset_bytes for p in place([*base, Lifetime("new", 55, 2, 3)])}
+    assert (at["gap90"], at["gap70"], at["new"]) == (100, 270, 270)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -150,7 +150,7 @@ def test_b24_int16_on_rk3588_depends_on_the_toolkit() -> None:
     with pytest.raises(PrecisionUnavailable, match=r"rk3588 does not offer int16 with toolkit 2\.3\.2: .*no 16-bit integer") as refused:
         old.codes(plan)
     assert refused.value.exit_code == 2
-    with pytest.raises(PrecisionUnavailable, match="toolkit 2.3.2"):
+    with pytest.raises(PrecisionUnavailable, match=r"toolkit 2\.3\.2"):
         old.uniform(INT16)
     with pytest.raises(PrecisionUnavailable, match="host has no int16; it offers int8, fp32"):
         CostTable.build(branched(), load("host")).codes(plan)

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qbench.cost.parameters import NpuParameters, read_parameters
-from qbench.cost.work import (array_cycles, input_banks, input_entries_per_row, kernel_work, stored_bytes, stored_weight_bytes,
-                              tiled_bytes, weight_banks)
+from qbench.cost.work import (
+    array_cycles,
+    input_banks,
+    input_entries_per_row,
+    kernel_work,
+    stored_bytes,
+    stored_weight_bytes,
+    tiled_bytes,
+    weight_banks,
+)
 from qbench.network import Kernel, Precision
 from qbench.targets import load
 

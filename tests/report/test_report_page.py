@@ -194,7 +194,7 @@ def test_infeasible_says_what_binds_and_what_would_help(read: Reader, infeasible
 def test_a_search_without_any_plan_still_gives_a_page(read: Reader, bare: Finished) -> None:
     page = read(bare)
     assert page.open == []
-    assert {"plan", "kernels", "sensitivity", "sample", "warnings"}.isdisjoint(page.ids)
+    assert {"plan", "kernels", "sensitivity", "sample", "warnings", "front-plot", "plotly-gz"}.isdisjoint(page.ids)
     assert "No plan was evaluated." in page.text
     assert "The command line was not recorded." in page.text
     assert "n/a" in page.text

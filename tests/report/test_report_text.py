@@ -92,8 +92,9 @@ def test_verdicts(whole: Finished, infeasible: Finished, bare: Finished) -> None
     assert "upper end of the interval does not" in text.verdict(replace(result, chosen=replace(result.chosen, sure=False)))
     assert text.verdict(infeasible.result) == (
         "No plan meets the budget. What binds: latency 0.01 ms. Best possible: 11.9 ms (all INT8 at 1000MHz).")
-    assert text.verdict(bare.result).startswith("Stopped before the search was done.")
-    assert text.found(bare.result) == "No plan was evaluated."
+    assert text.verdict(bare.result) == "Stopped before the search was done. No plan was evaluated."
+    assert text.verdict(replace(result, budgets=())) == "No budget was given: the most accurate plan found."
+    assert text.found(bare.result) == ""
     assert text.found(result) == "13.4 ms [11.5, 15.7] predicted, dice 93.01 %, 0.04 points below float; 21 INT8, 3 FP16"
 
 

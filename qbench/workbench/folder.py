@@ -1,0 +1,83 @@
+"""The result folder: plan.json, model.qdq.onnx, report.html, summary.json; written, read back, and written again on request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from qbench import qdq
+from qbench.cost import CostTable
+from qbench.errors import InputError, ToolError
+from qbench.evaluation import OnnxEvaluator, first_integer
+from qbench.files import write_text
+from qbench.network import Precision
+from qbench.plan import Plan
+from qbench.report import write_report
+from qbench.result import SearchResult, result_from_dict
+from qbench.workbench.case import Case
+
+SAME = 1e-9
+"""The file must score what the search scored: it is the same model on the same machine."""
+
+
+def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, evaluator: OnnxEvaluator) -> SearchResult:
+    """Write and verify the chosen plan's files. Returns the result with what the verification found."""
+    if result.chosen is None:
+        _write_summary(result, folder, [], [])
+        return result
+    plan = Plan.load(folder / result.chosen.plan)
+    plan.save(folder / "plan.json")
+    qdq.save(qdq.write(case.prepared, plan).model, folder / "model.qdq.onnx")
+    result = replace(result, verified=_verify(result, folder, case, plan, evaluator))
+    kernels = [asdict(row) for row in pricer.kernel_table(plan, plan.op_point)]
+    _write_summary(result, folder, kernels, plan_strip(result, case, plan, kernels))
+    return result
+
+
+def _verify(result: SearchResult, folder: Path, case: Case, plan: Plan, evaluator: OnnxEvaluator) -> dict[str, float]:
+    """Accuracy of the file as a stranger would load it, and with FP16 rounding emulated where the plan keeps float."""
+    assert result.chosen is not None
+    all_float = first_integer(case.network, plan) == len(case.network.kernels)
+    written = evaluator.evaluate_model(ir.load(folder / "model.qdq.onnx"))
+    found = {"written": written.value}
+    if not all_float and abs(written.value - result.chosen.accuracy.value) > SAME:
+        raise ToolError(f"{folder / 'model.qdq.onnx'} scores {written.value:.6f} when read back, the search measured "
+                        f"{result.chosen.accuracy.value:.6f}; do not ship this file, and please report it")
+    if Precision.FP16 in plan.precision.values():
+        emulated = evaluator.evaluate_model(qdq.write(case.prepared, plan, emulate_fp16=True).model)
+        found["fp16_emulated"] = emulated.value
+    return found
+
+
+def plan_strip(result: SearchResult, case: Case, plan: Plan, kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a unit: precision, time, and what lowering it alone to 8 bit cost."""
+    ms: dict[str, float] = {}
+    for row in kernels:
+        ms[row["unit"]] = ms.get(row["unit"], 0.0) + row["ms"]
+    drops = {r["unit"]: r["drop"] for r in result.sensitivity if r["precision"] == "int8"}
+    return [{"unit": u.name, "precision": str(plan.precision[u.name]), "ms": ms.get(u.name, 0.0), "drop": drops.get(u.name),
+             "quantizable": u.quantizable, "reason": u.reason or plan.notes.get(u.name, "")} for u in case.network.units]
+
+
+def _write_summary(result: SearchResult, folder: Path, kernels: list[dict[str, Any]], strip: list[dict[str, Any]]) -> None:
+    write_text(folder / "kernels.json", json.dumps({"kernels": kernels, "plan_strip": strip}, indent=1) + "\n")
+    write_report(result, kernels, folder / "report.html", strip)
+    write_text(folder / "summary.json", json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
+
+
+def rewrite_report(folder: Path, output: Path | None = None) -> Path:
+    """Write report.html again from the files of the folder. Raises InputError when they are not what a search wrote."""
+    try:
+        result = result_from_dict(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+        tables = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
+        kernels, strip = tables["kernels"], tables["plan_strip"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder}: not a complete result folder ({type(error).__name__}: {error}); run the search again") from error
+    path = output or folder / "report.html"
+    write_report(result, kernels, path, strip)
+    return path

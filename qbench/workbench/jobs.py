@@ -1,0 +1,191 @@
+"""The jobs behind the commands: search, quantize, cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qbench import calibrators, qdq, targets
+from qbench.cost import CostTable
+from qbench.errors import InputError
+from qbench.evaluation import OnnxEvaluator
+from qbench.network import Network, Precision
+from qbench.plan import Granularity, Plan, check_fits
+from qbench.protocols import Progress, silent
+from qbench.result import SearchResult
+from qbench.search.budget import Budget, MaxDrop
+from qbench.search.problem import Events, Problem
+from qbench.search.run import run
+from qbench.statistics import Statistics
+from qbench.target import Target
+from qbench.workbench.case import Case, Shapes, open_model
+from qbench.workbench.folder import finish
+from qbench.workbench.plans import Plans, allowed_precisions, schemes_of, statistics_of
+
+DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
+OUT = Path("qbench-out")
+
+
+@dataclass(frozen=True)
+class SearchJob:
+    """What `qbench search` was asked for, as texts; see its help for each."""
+
+    case: Case
+    target: str
+    budgets: tuple[str, ...] = ()
+    max_drop: str | None = None
+    toolkit: str | None = None
+    precisions: tuple[str, ...] = ()
+    calibrators: tuple[str, ...] = ()
+    op_points: tuple[str, ...] = ()
+    trials: int = 48
+    seed: int = 0
+    strategy: str = "nsga2"
+    policy: str = "stop"
+    out: Path | None = None
+    command: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return self.out or OUT / f"{self.case.network.name if not self.case.sample else self.case.sample.name}-{targets.load(self.target).name}"
+
+
+def precision_of(text: str) -> Precision:
+    """Raises InputError that lists the precisions."""
+    try:
+        return Precision(text.lower())
+    except ValueError:
+        raise InputError(f"no precision {text!r}; known: {', '.join(Precision)}") from None
+
+
+def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
+    """The main job: statistics, reference, search, then the written and verified result in `job.folder`."""
+    from qbench.tracking import Tracker
+
+    target = targets.load(job.target)
+    toolkit = target.toolkit(job.toolkit)
+    budgets = tuple(Budget.parse(b) for b in job.budgets)
+    drop = MaxDrop.parse(job.max_drop) if job.max_drop else None
+    specs = tuple(calibrators.spec(calibrators.make(c)) for c in job.calibrators or DEFAULT_CALIBRATORS)
+    points = tuple(target.operating_point(p).name for p in job.op_points) or (target.operating_point(None).name,)
+    wanted = tuple(precision_of(p) for p in job.precisions) or None
+    for precision in wanted or ():
+        target.support(precision, toolkit)                       # refused before any work, with the reason (BUG case B24)
+    case, network, folder = job.case, job.case.network, job.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    pricer = CostTable.build(network, target, toolkit)
+    with Tracker.start(folder, f"{case.sample.name if case.sample else network.name}", target.name) as tracker:
+        statistics = statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
+        evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, progress=progress)
+        allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
+        plans = Plans(network, statistics, schemes_of(target, toolkit), target.name, toolkit)
+        problem = Problem(
+            network, allowed, plans, case.data_key, specs, (granularity_of(target, toolkit),), points, budgets, folder, drop,
+            seed=job.seed, trials=job.trials, strategy=job.strategy, storage=f"sqlite:///{(folder / 'study.db').resolve()}",
+            sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
+            provenance=provenance_of(target, toolkit, job, evaluator))
+        found = run(problem, evaluator, pricer, Events(candidate=tracker.candidate, note=tracker.note, progress=progress))
+        found = replace(found, warnings=(*case.warnings, *statistics.warnings(), *notes_of(reasons, target, toolkit, allowed), *found.warnings))
+        return finish(found, job.folder, case, pricer, evaluator, tracker)
+
+
+def granularity_of(target: Target, toolkit: str) -> Granularity:
+    """Per-channel weights where the target takes them for 8 bit."""
+    schemes = schemes_of(target, toolkit)
+    return Granularity.PER_CHANNEL if not schemes or any(s.weight_per_channel for s in schemes.values()) else Granularity.PER_LAYER
+
+
+def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxEvaluator) -> dict[str, str]:
+    """What the report prints beside its figures."""
+    command = job.command or "qbench " + " ".join(sys.argv[1:])
+    return {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval,
+            "power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
+            "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
+
+
+def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: Mapping[str, Sequence[Precision]]) -> list[str]:
+    """Caveats of the precisions on offer, and the units that cannot take one."""
+    offered = {p for options in allowed.values() for p in options}
+    lines = [f"{p}: {s.note}" for p in Precision if p in offered and (s := target.support(p, toolkit)).note]
+    return lines + [f"unit {unit}: {why}" for unit, why in reasons.items()]
+
+
+def quantize(model: Path, output: Path, *, plan_file: Path | None = None, stats_file: Path | None = None, calibrator: str = "minmax",
+             precision: str = "int8", granularity: str = "per-channel", target_name: str = "rk3588", toolkit: str | None = None,
+             input_shapes: Shapes | None = None) -> dict[str, Any]:
+    """Write the Q/DQ model of a plan, or of one precision with ranges from statistics. Returns what was written, JSON-ready."""
+    prepared = open_model(model, input_shapes)
+    if plan_file is not None:
+        if stats_file is not None:
+            raise InputError("--plan holds its own ranges: give --plan or --stats, not both")
+        plan = Plan.load(plan_file)
+    elif stats_file is not None:
+        plan = _uniform_plan(prepared.network, Statistics.load(stats_file), targets.load(target_name), toolkit, precision_of(precision),
+                             calibrator, granularity_named(granularity))
+    else:
+        raise InputError("give --plan plan.json, or --stats FILE from `qbench stats` with --calibrator and --precision")
+    written = qdq.write(prepared, plan)
+    qdq.save(written.model, output)
+    remarks = [f"weight {name}: scale widened {factor:.4g} times so that its bias fits int32" for name, factor in written.widened.items()]
+    remarks += [f"weight {name}: one scale per tensor; {why}" for name, why in written.per_tensor.items()]
+    remarks += [f"unit {unit}: {why}" for unit, why in plan.notes.items()]
+    return {"file": str(output), "plan_key": plan.key, "layers": plan.layers, "calibrator": plan.calibrator, "granularity": str(plan.granularity),
+            "remarks": remarks}
+
+
+def granularity_named(text: str) -> Granularity:
+    """Raises InputError that lists the granularities."""
+    try:
+        return Granularity(text)
+    except ValueError:
+        raise InputError(f"no scale {text!r}; known: {', '.join(Granularity)}") from None
+
+
+def _uniform_plan(network: Network, statistics: Statistics, target: Target, toolkit: str | None, precision: Precision, calibrator: str,
+                  granularity: Granularity) -> Plan:
+    version = target.toolkit(toolkit)
+    target.support(precision, version)
+    if statistics.model_key != network.model_key:
+        raise InputError(f"the statistics belong to model {statistics.model_key[:12]}, this one is {network.model_key[:12]}; "
+                         "collect them again with `qbench stats`")
+    allowed, reasons = allowed_precisions(network, statistics, target, version)
+    chosen = {u: precision if precision in options else next((p for p in options if p.is_float), options[-1]) for u, options in allowed.items()}
+    plans = Plans(network, statistics, schemes_of(target, version), target.name, version)
+    return replace(plans(chosen, calibrators.spec(calibrators.make(calibrator)), granularity, ""),
+                   notes={u: why for u, why in reasons.items() if chosen[u] is not precision})
+
+
+def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str], *, op_point: str | None = None, plan_file: Path | None = None,
+            toolkit: str | None = None, input_shapes: Shapes | None = None) -> list[dict[str, Any]]:
+    """One JSON-ready row per target and precision (or per target, for a plan): see DESIGN for the fields."""
+    network = open_model(model, input_shapes).network
+    plan = Plan.load(plan_file) if plan_file else None
+    if plan is not None:
+        check_fits(plan, network)
+    rows = []
+    for name in dict.fromkeys(target_names):
+        target = targets.load(name)
+        table = CostTable.build(network, target, toolkit)
+        point = target.operating_point(op_point).name
+        for precision in ("plan",) if plan else tuple(dict.fromkeys(precisions)):
+            if plan is None:
+                target.support(precision_of(precision), toolkit)
+            codes = table.codes(plan) if plan else table.uniform(precision_of(precision))
+            rows.append(cost_row(table, target, codes, precision, point))
+    return rows
+
+
+def cost_row(table: CostTable, target: Target, codes: Any, precision: str, point: str) -> dict[str, Any]:
+    """Price, kernels and memory plan of one assignment."""
+    price = table.price(codes[None], point)[0]
+    memory = table.memory(codes)
+    return {"target": target.name, "toolkit": table.toolkit, "precision": precision, "op_point": point, "latency_ms": price.latency_ms,
+            "latency_ms_low": price.latency_ms_low, "latency_ms_high": price.latency_ms_high, "energy_mj": price.energy_mj, "power_w": price.power_w,
+            "power_is_relative": target.power_is_relative, "peak_memory_bytes": price.peak_memory_bytes,
+            "memory_lower_bound_bytes": memory.lower_bound_bytes, "macs": table.network.macs,
+            "kernels": [asdict(row) for row in table.kernel_table(codes, point)],
+            "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
+                           "interval": target.provenance.interval}}

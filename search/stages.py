@@ -1,0 +1,327 @@
+"""The stages of a search, in their order. Each proposes plans to the book until its share of the evaluations is used.
+
+    uniform       one precision throughout, under every calibrator: the yardsticks, and the calibrator to go on with
+    sensitivity   one unit lowered at a time, on the first samples
+    exact         the programme's front under the loss model; real losses teach the model, surprises are probed pair by pair
+    sample        the strategy (Optuna), which has been told everything so far
+    polish        single steps and steps of two neighbours around the best plan, and its other calibrators
+    spread        evaluated plans at the other operating points: no evaluation needed
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import numpy as np
+
+from qbench.network import Precision
+from qbench.protocols import Accuracy
+from qbench.search.book import Book, Evaluated
+from qbench.search.loss import LossModel, Observations, Pair, refit
+from qbench.search.moves import around, ranked, repaired
+from qbench.search.pareto import front
+from qbench.search.planner import Planner
+from qbench.search.sensitivity import (
+    Coupling,
+    Sensitivity,
+    least_lossy,
+    loss_model,
+    measure,
+    neighbours,
+    probe,
+    suspects,
+)
+from qbench.search.space import Codes, Config, Costs, Strategy
+
+PER_ROUND = 3
+"""Plans of the exact front that are evaluated before the model learns again."""
+POINTS = 6
+"""Caps on latency along which a predicted front is drawn."""
+PROBES = 12
+"""Pairs of units that may be measured in all, and PER_ROUND of them per surprising plan."""
+REPEATS = 25
+"""Known plans in a row after which a strategy has nothing new to say."""
+ASKS = 20
+"""Questions to a strategy per plan that it may have evaluated."""
+
+
+@dataclass
+class State:
+    """What the stages hand on. `main` is the calibrator and granularity under which sensitivity and the model hold."""
+
+    book: Book
+    planner: Planner
+    op_points: tuple[str, ...]                                   # those at which the budgets can be met
+    main: tuple[str, str] = ("", "")
+    uniform: dict[str, Evaluated] = field(default_factory=dict)
+    sensitivity: list[Sensitivity] = field(default_factory=list)
+    couplings: list[Coupling] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    prior: LossModel | None = None
+    asked: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.planner.costs.precisions)
+
+    def config(self, codes: Codes, op_point: str) -> Config:
+        return Config(tuple(Precision(self.names[c]) for c in codes), *self.main, op_point)
+
+    def look(self, precision: tuple[Precision, ...]) -> Accuracy:
+        return self.book.look(Config(precision, *self.main, self.book.problem.op_points[0]))
+
+    def model(self) -> LossModel:
+        """The loss model as it stands: the sensitivities, moved by everything evaluated so far."""
+        assert self.prior is not None, "sensitivity comes before the model"
+        codes, loss, error = self.book.observations(*self.main)
+        base = least_lossy(self.book.bench.space, self.names)
+        seen = Observations(np.array(codes, np.int64).reshape(-1, len(base)), np.array(loss), np.array(error))
+        return refit(self.prior, seen, self.planner.allowed, base, float(self.prior.error.min()))
+
+
+# ------------------------------------------------------------------------------------------------ uniform
+
+
+def uniform(state: State) -> None:
+    """Fills `uniform` and `main`."""
+    space = state.book.bench.space
+    present = [p for p in (Precision.INT8, Precision.INT16, Precision.FP16, Precision.FP32) if space.uniform(p) is not None]
+    state.main = (space.calibrators[0], space.granularities[0])
+    narrowest = next((p for p in present if not p.is_float), None)
+    if narrowest is not None:
+        state.main = _best_variant(state, narrowest)
+    for p in present:
+        if p is not narrowest:
+            _uniform(state, p, *state.main, always=True)
+
+
+def _best_variant(state: State, p: Precision) -> tuple[str, str]:
+    """Calibrator and granularity of the most accurate uniform plan: every one gets a quick look, the first two the whole set."""
+    looks = quick_variants(state.book, uniform_precision(state.book, p))
+    order = sorted(looks, key=lambda v: _loss(looks[v]))
+    again = [v for v in order[1:2] if looks[v].drop_low <= looks[order[0]].drop_high]
+    again = again if state.book.subset else order[1:]                # the quick look was the whole set: nothing is saved by leaving some out
+    for v in (order[0], *again):
+        _uniform(state, p, *v, always=True)
+    best = state.uniform.get(str(p))
+    return (best.config.calibrator, best.config.granularity) if best is not None else order[0]
+
+
+def uniform_precision(book: Book, p: Precision) -> tuple[Precision, ...]:
+    precision = book.bench.space.uniform(p)
+    assert precision is not None, "asked only for precisions that some unit may take"
+    return precision
+
+
+def quick_variants(book: Book, precision: tuple[Precision, ...]) -> dict[tuple[str, str], Accuracy]:
+    """A quick look at one assignment under every calibrator and granularity."""
+    space = book.bench.space
+    goals = [(c, g) for g in space.granularities for c in space.calibrators]
+    found = {}
+    for done, (c, g) in enumerate(goals):
+        book.events.progress("calibrators", done, len(goals))
+        found[c, g] = book.look(Config(precision, c, g, space.op_points[0]))
+    book.events.progress("calibrators", len(goals), len(goals))
+    return found
+
+
+def _loss(accuracy: Accuracy) -> float:
+    return accuracy.drop if math.isfinite(accuracy.drop) else math.inf
+
+
+def _uniform(state: State, p: Precision, calibrator: str, granularity: str, always: bool) -> None:
+    name = str(p) if str(p) not in state.uniform else f"{p}-{calibrator.split(':')[0]}"
+    config = Config(uniform_precision(state.book, p), calibrator, granularity, state.book.problem.op_points[0])
+    found = state.book.consider(config, "uniform", name, always)
+    have = state.uniform.get(str(p))
+    if found is not None and (have is None or found.candidate.accuracy.value > have.candidate.accuracy.value):
+        state.uniform[str(p)] = found
+
+
+# ------------------------------------------------------------------------------------------------ sensitivity
+
+
+def sensitivity(state: State) -> None:
+    """Fills `sensitivity`, `pairs` and `prior`, one measurement at a time."""
+    space = state.book.bench.space
+    state.pairs = neighbours(state.book.problem.network, space)
+    for found in measure(space, state.look, state.book.events.progress):
+        state.sensitivity.append(found)
+    state.prior = loss_model(space, state.names, state.sensitivity).with_pairs(state.pairs)
+    probe_surprises(state)
+
+
+def probe_surprises(state: State) -> None:
+    """Where a plan's real loss is not what the sum of its parts says, lowers neighbours together and teaches the prior."""
+    assert state.prior is not None, "sensitivity comes before probing"
+    space = state.book.bench.space
+    alone = {(s.unit, s.precision): s.accuracy for s in state.sensitivity}
+    codes, loss, error = state.book.observations(*state.main)
+    for plan, y, e in zip(codes, loss, error, strict=True):
+        model = state.model()
+        expected = float(state.prior.predict(plan)[0]), float(model.predict(plan)[0])
+        if all(abs(y - m) <= 3.0 * math.hypot(e, 0.1 * max(y, m), float(model.error.min())) for m in expected):
+            continue
+        for pair in islice(suspects(state.prior, state.pairs, plan.tolist(), set(state.prior.probed)), PER_ROUND):
+            at = (Precision(state.names[plan[pair[0]]]), Precision(state.names[plan[pair[1]]]))
+            if len(state.couplings) >= PROBES or any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
+                break
+            _learn(state, probe(space, state.look, pair, at, alone))
+
+
+def _learn(state: State, found: Coupling) -> None:
+    assert state.prior is not None
+    state.couplings.append(found)
+    codes = (state.names.index(str(found.precision[0])), state.names.index(str(found.precision[1])))
+    error = math.hypot(found.error, 0.3 * abs(found.interaction), float(state.prior.error.min()))
+    state.prior = state.prior.with_probe(found.units, codes, found.interaction, error)
+    if found.significant:
+        state.book.events.note(coupling_text(found, state.book.bench.space.units))
+
+
+def coupling_text(found: Coupling, units: tuple[str, ...]) -> str:
+    a, b = (units[u] for u in found.units)
+    return (f"units {a!r} and {b!r} do not act alone: lowered together they lose {found.together:.4g}, "
+            f"one by one {found.apart:.4g} in sum")
+
+
+# ------------------------------------------------------------------------------------------------ exact
+
+
+def exact(state: State, until: int) -> None:
+    """Plans of the exact front until the book holds `until`, learning after every PER_ROUND of them."""
+    book = state.book
+    while book.count < until:
+        model = state.model()
+        proposals = [c for c in _proposals(state, model) if not book.known(c)]
+        if not proposals:
+            return
+        for config in proposals[:min(PER_ROUND, until - book.count)]:
+            book.consider(config, "milp")
+        probe_surprises(state)
+
+
+def _proposals(state: State, model: LossModel) -> list[Config]:
+    """The best plan at each operating point, then the front at the first, none of those seen under `main`."""
+    seen = state.book.observations(*state.main)[0]
+    rows = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
+    if state.op_points:
+        rows += [(codes, state.op_points[0]) for codes in state.planner.front(state.op_points[0], model, POINTS, seen)]
+    return list(dict.fromkeys(state.book.bench.space.canonical(state.config(codes, o)) for codes, o in rows))
+
+
+# ------------------------------------------------------------------------------------------------ sample
+
+
+def tell_all(state: State, strategy: Strategy) -> None:
+    """Everything seen so far, in the order in which it was seen."""
+    book = state.book
+    for config in [*book.evaluated, *book.dropped]:
+        costs = book.costs_of(config)
+        if costs is not None:
+            strategy.tell([(config, costs)])
+
+
+def sample(state: State, strategy: Strategy, origin: str, until: int) -> None:
+    """Asks `strategy` until the book holds `until` plans, or nothing new comes."""
+    book, model = state.book, state.model()
+    repeats, limit = 0, state.asked + ASKS * max(until - book.count, 0)
+    while book.count < until and repeats < REPEATS and state.asked < limit:
+        state.asked += 1
+        [asked] = strategy.ask(1)
+        config = book.bench.space.canonical(asked)
+        price = book.bench.price(config)
+        if any(v > 0.0 for v in book.bench.constraints(price).values()):
+            strategy.tell([(asked, _foreseen(state, model, config))])
+            inside = _within(state, model, config)
+            if inside is None or book.known(inside):
+                repeats += 1
+                continue
+            asked = config = inside
+        repeats = repeats + 1 if book.known(config) else 0
+        book.consider(config, origin)
+        strategy.tell([(asked, book.costs_of(config) or _foreseen(state, model, config))])
+
+
+def _foreseen(state: State, model: LossModel, config: Config) -> Costs:
+    """Of a plan beyond its budgets: its price and constraints are exact, its loss (which then does not rank it) is the model's."""
+    bench = state.book.bench
+    price = bench.price(config)
+    return Costs(float(model.predict(bench.codes(config))[0]), price.latency_ms, price.energy_mj, bench.constraints(price))
+
+
+def _within(state: State, model: LossModel, config: Config) -> Config | None:
+    """The same config brought within the budgets."""
+    codes = repaired(state.planner, model, state.book.bench.codes(config), config.op_point)
+    if codes is None:
+        return None
+    return state.book.bench.space.canonical(replace(config, precision=tuple(Precision(state.names[c]) for c in codes)))
+
+
+# ------------------------------------------------------------------------------------------------ polish
+
+
+def polish(state: State, until: int) -> None:
+    """From the best plan: other calibrators, then single steps and pairs; starts over from every better one."""
+    book = state.book
+    tried = 0
+    while book.count < until and tried < ASKS * max(until, 1):
+        best = book.best()
+        if best is None:
+            return
+        moves = [c for c in _moves(state, best) if not book.known(c)]
+        if not moves:
+            return
+        for config in moves:
+            tried += 1
+            book.consider(config, "polish")
+            if book.count >= until or book.best() is not best:
+                break
+
+
+def _moves(state: State, best: Evaluated) -> list[Config]:
+    """Neighbours of the best plan, the promising ones first."""
+    space, model = state.book.bench.space, state.model()
+    variants = [replace(best.config, calibrator=c, granularity=g) for g in space.granularities for c in space.calibrators]
+    rows = ranked(state.planner, model, around(state.planner, state.book.bench.codes(best.config), state.pairs), best.config.op_point)
+    steps = [replace(best.config, precision=tuple(Precision(state.names[c]) for c in row)) for row in rows]
+    return list(dict.fromkeys(space.canonical(c) for c in (*variants, *steps)))
+
+
+def scatter(state: State, until: int) -> None:
+    """Last resort where little is left to try: random plans within the budgets, each brought in by `repaired`."""
+    book, space, model = state.book, state.book.bench.space, state.model()
+    rng = np.random.default_rng(state.book.problem.seed)
+    for _ in range(ASKS * max(until - book.count, 0)):
+        if book.count >= until:
+            return
+        codes = np.array([rng.choice(options) for options in state.planner.allowed], np.int64)
+        config = replace(state.config(codes, state.op_points[0]), calibrator=space.calibrators[int(rng.integers(len(space.calibrators)))])
+        inside = _within(state, model, config)
+        if inside is not None:
+            book.consider(inside, "random")
+
+
+# ------------------------------------------------------------------------------------------------ spread
+
+
+def spread(state: State) -> None:
+    """Adds evaluated plans at other operating points where that puts them on the front of loss, latency and energy."""
+    book = state.book
+    if len(book.problem.op_points) < 2:
+        return
+    have = [(e.config, e.costs.objectives) for e in book.evaluated.values() if e.costs.feasible]
+    more: dict[Config, tuple[float, float, float]] = {}
+    for e in list(book.evaluated.values()):
+        for o in book.problem.op_points:
+            config = replace(e.config, op_point=o)
+            if config not in book.evaluated and config not in more:
+                costs = book.bench.costs(book.bench.price(config), e.candidate.accuracy)
+                if costs.feasible:
+                    more[config] = costs.objectives
+    everything = [*have, *more.items()]
+    for i in front([point for _, point in everything] or np.zeros((0, 3))):
+        if everything[i][0] in more:
+            book.consider(everything[i][0], "spread", always=True)
