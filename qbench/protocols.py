@@ -81,6 +81,8 @@ class Seen(Protocol):
     def quantile(self, q: float) -> float: ...      # 0 <= q <= 1, relative error <= 2**-10
     def histogram(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]: ...
     # centres (ascending, signed) and counts of the non-empty cells; sums to `count`
+    def below(self, x: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    # finite values smaller than each x, as if evenly spread inside a cell of the histogram
 
 
 class Calibrator(Protocol):

@@ -318,6 +318,11 @@ def test_a_model_with_two_inputs_needs_names(tmp_path: Path) -> None:
         read_all(str(tmp_path), TWO)
 
 
+def test_an_input_without_a_batch_axis_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'rate' is a single number without a batch axis"):
+        open_dataset(str(tmp_path), inputs=[*ONE, ("rate", (), "int64")])
+
+
 def test_limits_below_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least 1"):
         open_dataset(str(tmp_path), inputs=ONE, limit=0)

@@ -32,6 +32,9 @@ def open_dataset(spec: str, *, inputs: Inputs, preprocessing: Preprocessing | No
     """
     if limit is not None and limit < 1:
         raise DataError(f"data {spec!r}: a limit of {limit} samples; at least 1 is needed")
+    if flat := [name for name, shape, _ in inputs if not shape]:
+        raise DataError(f"data {spec!r}: the model's input {flat[0]!r} is a single number without a batch axis, "
+                        "which no data set can feed; make it a constant of the model")
     path = Path(spec).expanduser()
     if path.is_dir():
         return open_folder(path, inputs, preprocessing, limit)

@@ -29,17 +29,20 @@ class Limits:
     accuracy: float | None
 
 
+_NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
+
+
 def limits(result: SearchResult) -> Limits:
-    """Read back from the budgets' texts ("20ms", "30 fps", "drop <= 0.5 %"); a text in other words draws no limit."""
+    """Read back from the budgets' texts ("20ms", "30fps", "max-drop 0.005", "max-drop 0.5%rel"); other kinds draw no limit."""
     latency: list[float] = []
     floor: list[float] = []
     reference = text.finite(result.reference.accuracy.value)
     for budget in result.budgets:
-        if found := re.search(r"(\d+(?:\.\d*)?(?:e-?\d+)?)\s*(ns|us|µs|ms|s|fps)\b", budget):
+        if found := re.search(_NUMBER + r"\s*(ns|us|µs|ms|s|fps)\b", budget):
             number, unit = float(found[1]), found[2]
             latency.append(number * _MS[unit] if unit in _MS else 1e3 / number if number else math.inf)
-        elif "drop" in budget and reference is not None and (found := re.search(r"(\d+(?:\.\d*)?(?:e-?\d+)?)\s*(%|points?)?", budget)):
-            floor.append(reference - float(found[1]) / (100.0 if found[2] else 1.0))
+        elif reference is not None and (drop := text.allowed_drop(budget, reference)) is not None:
+            floor.append(reference - drop)
     return Limits(min(latency, default=None), max(floor, default=None))
 
 

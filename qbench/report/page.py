@@ -50,7 +50,7 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
     return {
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
-        "effort": _effort(result), "power_note": text.power_note(result), "tiles": _tiles(result),
+        "effort": _effort(result), "verified": text.verified(result), "power_note": text.power_note(result), "tiles": _tiles(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
         "figure": _for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,
         "front": [_candidate(c, result) for c in _front_rows(result)],
@@ -117,7 +117,7 @@ def _front_rows(result: SearchResult) -> list[Candidate]:
 def _candidate(c: Candidate, result: SearchResult) -> dict[str, str]:
     scale, a, p = text.scale_of(result), c.accuracy, c.price
     return {
-        "name": text.plain(c.name), "origin": text.plain(c.origin), "front": "yes" if c in result.front else "",
+        "name": text.plain(c.name), "origin": text.plain(c.origin), "front": "yes" if c.name in {f.name for f in result.front} else "",
         "chosen": text.chosen_label(result) if result.chosen and c.name == result.chosen.name else "",
         "accuracy": f"{scale.number(a.value)} {scale.interval(a.low, a.high)}", "drop": scale.number(a.drop),
         "latency": f"{text.significant(p.latency_ms)} {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}",

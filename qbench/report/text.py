@@ -184,9 +184,30 @@ def comparison(result: SearchResult) -> list[Quantity]:
     ]
 
 
+def allowed_drop(budget: str, reference: float) -> float | None:
+    """The drop that a text such as "max-drop 0.005", "max-drop 0.5%" or "max-drop 0.5%rel" allows, in the metric's own unit."""
+    found = re.search(r"drop\D*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(%\s*rel|%|points?|pt)?", budget)
+    if found is None:
+        return None
+    number = float(found[1]) / (100.0 if found[2] else 1.0)
+    return number * abs(reference) if found[2] and found[2].endswith("rel") else number
+
+
+def budget_text(budget: str, result: SearchResult) -> str:
+    """A budget as the user reads it: an allowed drop in the unit of the metric, every other one as it was given."""
+    drop = allowed_drop(budget, finite(result.reference.accuracy.value) or math.nan)
+    return plain(budget) if finite(drop) is None else f"drop at most {scale_of(result).drop(drop)}"
+
+
+def verified(result: SearchResult) -> str:
+    """What reading the written model back found; "" when nothing was."""
+    scale, names = scale_of(result), {"written": "the written model, read back", "fp16_emulated": "with FP16 rounding emulated"}
+    return "; ".join(f"{names.get(k, plain(k))}: {plain(result.reference.accuracy.metric)} {scale.value(v)}" for k, v in result.verified.items())
+
+
 def asked(result: SearchResult) -> str:
     """What the user wanted, as one phrase."""
-    limits = ", ".join(plain(b) for b in result.budgets) or "no budget"
+    limits = ", ".join(budget_text(b, result) for b in result.budgets) or "no budget"
     return f"{plain(result.model)} on {plain(result.target)} ({plain(result.toolkit)}), {limits}"
 
 

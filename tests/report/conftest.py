@@ -30,4 +30,4 @@ def bare(whole: Finished) -> Finished:
     reference = candidate("float", NAN, NAN, layers={}, origin="reference")
     return Finished(replace(
         whole.result, reference=reference, uniform={}, chosen=None, front=(), candidates=(), sensitivity=(), budgets=(), sample=False,
-        provenance={}, warnings=(), mlflow={}, evaluated=0, float_pass_equivalents=NAN, wall_s=NAN, partial=True), [], [])
+        provenance={}, warnings=(), mlflow={}, verified={}, evaluated=0, float_pass_equivalents=NAN, wall_s=NAN, partial=True), [], [])

@@ -65,7 +65,7 @@ def test_error_bars_are_the_latency_interval_and_the_paired_drop(whole: Finished
 
 @pytest.mark.parametrize(("budgets", "latency", "accuracy"), [
     (("20ms",), 20.0, None), (("0.02 s", "64MB"), 20.0, None), (("500us",), 0.5, None), (("30fps",), 1000 / 30, None),
-    (("latency <= 20 ms", "drop <= 0.5 %"), 20.0, 0.9255), (("drop <= 0.15 points",), None, 0.929), (("max-drop 0.01",), None, 0.9205),
+    (("latency <= 20 ms", "drop <= 0.5 %"), 20.0, 0.9255), (("max-drop 0.15 pt",), None, 0.929), (("max-drop 0.5%rel",), None, 0.9305 * 0.995), (("max-drop 5e-3",), None, 0.9255), (("max-drop 0.01",), None, 0.9205),
     (("1.5W", "8mJ", "64MB"), None, None), (("20ms", "15ms"), 15.0, None), ((), None, None)])
 def test_limits_are_read_back_from_the_budgets(whole: Finished, budgets: tuple[str, ...], latency: float | None, accuracy: float | None) -> None:
     found = limits(replace(whole.result, budgets=budgets))
