@@ -100,7 +100,9 @@ def divergences(counts: Reals, first: Places, last: Places, levels: int) -> Real
         cross[part] = _cross(mass, filled, first[part], last[part], levels, left[part], right[part],
                              (left[part] > 0) & (low[part] == 0), (right[part] > 0) & (high[part] == 0))
     total = mass[-1]
-    return (own - cross) / total + np.log(np.maximum(inside, 0.5)) - np.log(total)      # type: ignore[no-any-return]
+    with np.errstate(divide="ignore"):
+        loss = (own - cross) / total + np.log(inside) - np.log(total)
+    return np.where(inside > 0, loss, np.inf)       # a threshold below every value says nothing about them
 
 
 def _cross(mass: Reals, filled: Reals, first: Places, last: Places, levels: int, left: Reals, right: Reals,
@@ -121,4 +123,4 @@ def _cross(mass: Reals, filled: Reals, first: Places, last: Places, levels: int,
 
 
 def _xlogx(x: Reals) -> Reals:
-    return x * np.log(np.where(x > 0, x, 1.0))              # type: ignore[no-any-return]
+    return x * np.log(np.where(x > 0, x, 1.0))

@@ -68,8 +68,8 @@ class Seen(Protocol):
     All values are reals of the tensor; non-finite ones are counted apart and are in none of the answers.
     """
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     @property
     def count(self) -> int: ...                     # finite values seen
     @property

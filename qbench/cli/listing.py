@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +50,7 @@ def calibrators(as_json: JsonOption = False) -> None:
     """
     from qbench import calibrators as registry
 
-    rows = [_calibrator(name, registry.load(name)) for name in registry.names()]
+    rows = [_calibrator(name, *registry.describe(name)) for name in registry.names()]
     if as_json:
         options.print_json(rows)
         return
@@ -60,8 +60,5 @@ def calibrators(as_json: JsonOption = False) -> None:
         page.print("  " + row["about"].replace("\n", "\n  "), soft_wrap=True, markup=False)
 
 
-def _calibrator(name: str, kind: Any) -> dict[str, Any]:
-    import inspect
-
-    defaults = {f.name: f.default if f.default is not MISSING else "required" for f in fields(kind)}
-    return {"name": name, "options": defaults, "about": inspect.cleandoc(kind.__doc__ or "")}
+def _calibrator(name: str, about: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "options": defaults, "about": about}

@@ -86,16 +86,15 @@ class Counter:
         self._channel_low = channels(self._channel_low, low.min(axis=0) if channelled else none, np.minimum)
         self._channel_high = channels(self._channel_high, high.max(axis=0) if channelled else none, np.maximum)
         lows, highs = low.min(axis=1), high.max(axis=1)
-        for row in range(len(lows)):
-            sample = first + row
-            if lows[row] <= highs[row]:                         # some value was finite
-                self._low = min(self._low, (float(lows[row]), sample))
-                self._high = max(self._high, (float(highs[row]), sample), key=lambda e: (e[0], -e[1]))
-                self._sum += units(float(sums[row, 0]))
-                self._squares += units(float(sums[row, 1]))
-            self._samples.append(sample)
-            self._lows.append(lows[row])
-            self._highs.append(highs[row])
+        least, most = int(np.argmin(lows)), int(np.argmax(highs))
+        if lows[least] <= highs[most]:                          # some value was finite
+            self._low = min(self._low, (float(lows[least]), first + least))
+            self._high = max(self._high, (float(highs[most]), first + most), key=lambda e: (e[0], -e[1]))
+            self._sum += sum(units(total) for total in sums[:, 0].tolist())
+            self._squares += sum(units(total) for total in sums[:, 1].tolist())
+        self._samples.extend(range(first, first + len(lows)))
+        self._lows.frombytes(lows.tobytes())
+        self._highs.frombytes(highs.tobytes())
         if len(self._samples) > 2 * PER_SAMPLE:
             self._prune()
 

@@ -2,7 +2,7 @@
 
 A cell is named by a signed code, ascending with the reals it holds: code k >= 0 holds the reals whose float32 bit pattern
 starts with k (its upper 18 bits behind the sign), code ~k the same reals negated. So every cell is at most 2**-10 of its
-value wide, at every magnitude, no range has to be known before the first value, and sketches merge by adding counts.
+value wide, at every magnitude from 2**-126 up, no range has to be known before the first value, and sketches merge by adding counts.
 The grid has the resolution of float16 and the range of float32 (it is the TF32 format), which is why no scaling has to
 be chosen and shifted, as a float16 grid would need.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,7 +115,7 @@ class Statistics(Mapping[str, TensorStatistics]):
                 return _parsed(json.loads(bodies["header"].tobytes()), {k: bodies[k] for k in _ARRAYS})
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); give a file that `qbench stats -o` wrote") from error
-        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(f"{path}: is not a statistics file ({error}); make it again with `qbench stats`") from error
 
 
