@@ -57,7 +57,8 @@ class Tracker:
         self._where: dict[str, str] = {}
         self._open, self._begun = True, False
         self.waited_s = 0.0
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     @classmethod
     def start(cls, folder: Path, name: str, target: str, store: str | None = None) -> Tracker:
@@ -164,4 +165,7 @@ class Tracker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._listener.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self.waited_s += perf_counter() - began

@@ -38,7 +38,7 @@ class Case:
 
     @property
     def data_key(self) -> str:
-        text = "\n".join((self.calibration.key, self.evaluation.key, self.metric.name))
+        text = f"{self.calibration.key}\n{self.evaluation.key}\n{self.metric.name}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -77,7 +77,7 @@ def open_model(model: Path, input_shapes: Shapes | None = None) -> PreparedModel
 
 def _sample_case(sample: Sample, metric: str | None) -> Case:
     prepared = load_network(sample.model)
-    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, sample.caveats)
+    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample)
 
 
 def open_data(spec: str, prepared: PreparedModel, preprocess: str | None = None, limit: int | None = None) -> Dataset:

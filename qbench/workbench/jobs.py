@@ -27,6 +27,7 @@ from qbench.workbench.plans import Plans, allowed_precisions, schemes_of, statis
 
 DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
 OUT = Path("qbench-out")
+ARTIFACTS = ("summary.json", "plan.json", "report.html")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class SearchJob:
 
     @property
     def folder(self) -> Path:
-        return self.out or OUT / f"{self.case.network.name if not self.case.sample else self.case.sample.name}-{targets.load(self.target).name}"
+        name = self.case.sample.name if self.case.sample else self.case.network.name
+        return self.out or OUT / f"{name}-{targets.load(self.target).name}"
 
 
 def precision_of(text: str) -> Precision:
@@ -77,7 +79,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     case, network, folder = job.case, job.case.network, job.folder
     folder.mkdir(parents=True, exist_ok=True)
     pricer = CostTable.build(network, target, toolkit)
-    with Tracker.start(folder, f"{case.sample.name if case.sample else network.name}", target.name) as tracker:
+    with Tracker.start(folder, case.sample.name if case.sample else network.name, target.name) as tracker:
         statistics = statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
         evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, progress=progress)
         allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
@@ -87,9 +89,20 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             seed=job.seed, trials=job.trials, strategy=job.strategy, storage=f"sqlite:///{(folder / 'study.db').resolve()}",
             sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
             provenance=provenance_of(target, toolkit, job, evaluator))
-        found = run(problem, evaluator, pricer, Events(candidate=tracker.candidate, note=tracker.note, progress=progress))
-        found = replace(found, warnings=(*case.warnings, *statistics.warnings(), *notes_of(reasons, target, toolkit, allowed), *found.warnings))
-        return finish(found, job.folder, case, pricer, evaluator, tracker)
+        tracker.begin(problem.study_name, params_of(job, problem))
+        found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
+        told = (*case.warnings, *statistics.warnings(), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
+        return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
+
+
+def params_of(job: SearchJob, problem: Problem) -> dict[str, str]:
+    """Parameters of the search's run in the tracking store."""
+    return {"model": problem.model, "target": problem.target, "toolkit": problem.toolkit, "limits": ", ".join(problem.limits) or "none",
+            "op_points": ", ".join(problem.op_points), "calibrators": ", ".join(problem.calibrators), "metric": job.case.metric.name,
+            "trials": str(problem.trials), "seed": str(problem.seed), "strategy": problem.strategy,
+            "calibration": f"{job.case.calibration.name}, {len(job.case.calibration)} samples",
+            "evaluation": f"{job.case.evaluation.name}, {len(job.case.evaluation)} samples", "model_key": problem.network.model_key}
 
 
 def granularity_of(target: Target, toolkit: str) -> Granularity:
@@ -101,7 +114,9 @@ def granularity_of(target: Target, toolkit: str) -> Granularity:
 def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxEvaluator) -> dict[str, str]:
     """What the report prints beside its figures."""
     command = job.command or "qbench " + " ".join(sys.argv[1:])
-    return {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval,
+    sample = job.case.sample
+    about = {"sample_name": sample.title, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats)} if sample else {}
+    return about | {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval,
             "power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
             "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
 
