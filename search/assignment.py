@@ -295,3 +295,28 @@ def weights_for_loss(problem: Assignment) -> Weights:
     seconds, joules = float(problem.costs.seconds.max(axis=1).sum()), float(problem.costs.joules.max(axis=1).sum())
     tiny = 1e-6 * (worst if worst > 0.0 else 1.0)
     return Weights(loss=1.0, seconds=tiny / seconds if seconds > 0.0 else 0.0, joules=tiny / joules if joules > 0.0 else 0.0)
+
+
+KNEES = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Worth of the whole span of latency, as shares of the worst predicted loss, at which the front is asked for its knees."""
+
+
+def knees(problem: Assignment, limits: Caps, solver: Solver = solve) -> list[Codes]:
+    """Plans where the predicted front bends: each minimises loss plus a price per second. None twice, least loss first.
+
+    A sweep of caps finds any plan on the front, these are the ones where little time buys much accuracy.
+    """
+    if problem.loss is None:
+        return []
+    worst = float(problem.loss.unit.max(axis=1).sum())
+    seconds, joules = problem.costs.seconds, problem.costs.joules
+    span_s, span_j = (float((x.max(axis=1) - x.min(axis=1)).sum()) for x in (seconds, joules))
+    if worst <= 0.0 or span_s <= 0.0:
+        return []
+    found: dict[tuple[int, ...], Codes] = {}
+    for share in KNEES:
+        tiny = 1e-3 * share * worst / span_j if span_j > 0.0 else 0.0
+        at = solver(problem, Weights(loss=1.0, seconds=share * worst / span_s, joules=tiny), limits)
+        if at is not None:
+            found.setdefault(tuple(int(c) for c in at), at)
+    return list(found.values())

@@ -13,18 +13,32 @@ from qbench.search.budget import Budget, Kind
 from qbench.search.pareto import front
 from qbench.search.planner import Planner
 from qbench.search.problem import Problem
+from qbench.search.sensitivity import standard_error
 from qbench.search.space import Codes
+
+LARGEST_TIE = 0.002
+"""Most of the metric's unit that one standard error may give away: small evaluation sets have large errors."""
 
 
 def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | None:
-    """The one with the best accuracy; of equal ones the one with less energy, then less latency.
+    """The most frugal plan among those that are as accurate as the best one.
 
+    As accurate: it loses no more than the best plan plus one standard error of that plan's paired drop, where beating float counts
+    as no loss (on other samples it would not), and it is not worse than any uniform plan among the candidates. Of these, plans
+    that meet the budgets with the upper end of their interval come first, then less energy, then less latency.
     With an allowed drop and no budget, accuracy is a floor and not the goal: then the fastest, the most frugal, the most accurate.
+    Source: one-standard-error rule, Breiman, Friedman, Olshen, Stone 1984, Classification and Regression Trees, section 3.4.3.
     """
-    known = [c for c in candidates if math.isfinite(c.accuracy.value)]
+    known = [c for c in candidates if math.isfinite(c.accuracy.value) and math.isfinite(c.accuracy.drop)]
     if problem.max_drop is not None and not problem.budgets:
         return min(known, key=lambda c: (c.price.latency_ms, c.price.energy_mj, -c.accuracy.value), default=None)
-    return min(known, key=lambda c: (-c.accuracy.value, c.price.energy_mj, c.price.latency_ms), default=None)
+    best = max(known, key=lambda c: c.accuracy.value, default=None)
+    if best is None:
+        return None
+    most = max(best.accuracy.drop, 0.0) + min(standard_error(best.accuracy), LARGEST_TIE)
+    least = max((c.accuracy.value for c in known if c.origin == "uniform"), default=-math.inf)
+    tied = [c for c in known if c is best or (c.accuracy.drop <= most and c.accuracy.value >= least)]
+    return min(tied, key=lambda c: (not c.sure, c.price.energy_mj, c.price.latency_ms, -c.accuracy.value))
 
 
 def nearest(candidates: Sequence[Candidate], problem: Problem) -> Candidate | None:

@@ -21,6 +21,7 @@ from qbench.search.assignment import (
     Weights,
     caps,
     front,
+    knees,
     linear_costs,
     solve,
     weights_for_loss,
@@ -62,6 +63,10 @@ class Planner:
     def front(self, op_point: str, model: LossModel, points: int, seen: Iterable[Codes] = ()) -> list[Codes]:
         """Predicted front within the budgets, none of `seen`, the one that loses least first."""
         return front(self._problem(op_point, model, seen), caps(self.budgets), points, self._solve)
+
+    def knees(self, op_point: str, model: LossModel) -> list[Codes]:
+        """Plans within the budgets where the predicted front bends, least loss first."""
+        return knees(self._problem(op_point, model, ()), caps(self.budgets), self._solve)
 
     def any(self, op_point: str) -> Codes | None:
         """The fastest plan within the budgets, or None: then they cannot be met together at this point."""

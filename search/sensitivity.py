@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,14 +65,17 @@ def standard_error(accuracy: Accuracy) -> float:
     return error if math.isfinite(error) and error > 0.0 else 0.0
 
 
-def lowerings(space: Space) -> list[tuple[int, Precision]]:
-    """Every (unit, integer precision) to measure, units in topological order."""
-    return [(u, p) for u, allowed in enumerate(space.allowed) for p in allowed if not p.is_float]
+def lowerings(space: Space, harmless: AbstractSet[Precision] = frozenset()) -> list[tuple[int, Precision]]:
+    """Every (unit, integer precision) to measure, units in topological order, `harmless` precisions left out."""
+    return [(u, p) for u, allowed in enumerate(space.allowed) for p in allowed if not p.is_float and p not in harmless]
 
 
-def measure(space: Space, run: Measure, progress: Progress) -> Iterator[Sensitivity]:
-    """One by one, so that an interrupted search keeps what it has."""
-    goals = lowerings(space)
+def measure(space: Space, run: Measure, progress: Progress, harmless: AbstractSet[Precision] = frozenset()) -> Iterator[Sensitivity]:
+    """One by one, so that an interrupted search keeps what it has.
+
+    harmless   precisions under which the whole network loses nothing: no unit of it needs a look of its own
+    """
+    goals = lowerings(space, harmless)
     for done, (u, p) in enumerate(goals):
         progress("sensitivity", done, len(goals))
         yield Sensitivity(u, p, run(only(space, {u: p})))

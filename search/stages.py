@@ -41,6 +41,8 @@ POINTS = 6
 """Caps on latency along which a predicted front is drawn."""
 PROBES = 12
 """Pairs of units that may be measured in all, and PER_ROUND of them per surprising plan."""
+HARMLESS = 0.001
+"""A uniform plan whose loss is certainly below this needs no look at its units, in the metric's own unit."""
 REPEATS = 25
 """Known plans in a row after which a strategy has nothing new to say."""
 ASKS = 20
@@ -147,10 +149,19 @@ def sensitivity(state: State) -> None:
     """Fills `sensitivity`, `pairs` and `prior`, one measurement at a time."""
     space = state.book.bench.space
     state.pairs = neighbours(state.book.problem.network, space)
-    for found in measure(space, state.look, state.book.events.progress):
+    for found in measure(space, state.look, state.book.events.progress, _harmless(state)):
         state.sensitivity.append(found)
     state.prior = loss_model(space, state.names, state.sensitivity).with_pairs(state.pairs)
     probe_surprises(state)
+
+
+def _harmless(state: State) -> set[Precision]:
+    """Integer precisions whose uniform plan cannot be told from float."""
+    found = {Precision(n) for n, e in state.uniform.items()
+             if not Precision(n).is_float and e.candidate.accuracy.drop_low <= 0.0 and e.candidate.accuracy.drop_high <= HARMLESS}
+    for p in sorted(found):
+        state.book.events.note(f"{p} throughout loses {state.uniform[str(p)].candidate.accuracy.drop:.4g}: its units are not measured one by one")
+    return found
 
 
 def probe_surprises(state: State) -> None:
@@ -204,11 +215,16 @@ def exact(state: State, until: int) -> None:
 
 
 def _proposals(state: State, model: LossModel) -> list[Config]:
-    """The best plan at each operating point, then the front at the first, none of those seen under `main`."""
+    """The knees of the predicted front, the best plan not yet seen at each operating point, then the front by latency.
+
+    Knees and front are asked for without regard to what was seen: a plan that comes up again needs no second look, and its
+    nearest neighbours have nothing new to say.
+    """
     seen = state.book.observations(*state.main)[0]
-    rows = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
-    if state.op_points:
-        rows += [(codes, state.op_points[0]) for codes in state.planner.front(state.op_points[0], model, POINTS, seen)]
+    best = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
+    o = state.op_points[0]
+    bends = [(codes, o) for codes in state.planner.knees(o, model)]
+    rows = [*bends[1::2], *best, *bends[::2], *((codes, o) for codes in state.planner.front(o, model, POINTS))]
     return list(dict.fromkeys(state.book.bench.space.canonical(state.config(codes, o)) for codes, o in rows))
 
 
