@@ -23,7 +23,7 @@ from qbench.plan import Plan
 from qbench.protocols import Accuracy, Array, Batch, Dataset, Metric, Progress, silent
 from qbench.runtime import Session, integer_kernels_saturate
 
-BATCH_ELEMENTS = 1 << 18
+BATCH_ELEMENTS = 1 << 16
 """Input values per run when the batch axis is free: small networks are not worth one run a sample."""
 KEEP_BYTES = 1 << 30
 """Float outputs above this size go to a temporary file."""

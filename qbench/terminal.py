@@ -74,7 +74,8 @@ def summary_table(result: SearchResult, width: int | None = None) -> Table:
 def _caption(result: SearchResult) -> str:
     p = result.provenance
     spread = text.plain(p.get("interval", "80 % interval"))
-    return f"latency: predicted, {spread}; power, energy: {text.power_note(result)}"
+    notes = (f"latency: predicted, {spread}", f"power, energy: {text.power_note(result)}", text.float_note(result))
+    return "; ".join(filter(None, notes))
 
 
 def _plans_down(result: SearchResult) -> Table:

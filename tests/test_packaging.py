@@ -78,7 +78,7 @@ def test_links_lead_to_their_folders(name: str) -> None:
 
 def test_top_level_is_the_agreed_one() -> None:
     folders = {p.relative_to(ROOT).parts[0] for p in repository_files() if len(p.relative_to(ROOT).parts) > 1}
-    assert {f for f in folders if not f.startswith(".")} == {"qbench", "calibrators", "search", "targets", "tests", "experiments"}
+    assert {f for f in folders if not f.startswith(".")} == {"qbench", "calibrators", "search", "targets", "tests", "experiments", "docs"}
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", ".ci/run"):
         assert (ROOT / name).is_file(), name
 

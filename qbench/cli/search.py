@@ -24,7 +24,7 @@ def command(
     calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 48,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 44,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,

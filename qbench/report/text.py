@@ -117,6 +117,13 @@ def power_note(result: SearchResult) -> str:
     return RELATIVE if "relative" in note or "unvalidated" in note else note
 
 
+def float_note(result: SearchResult) -> str:
+    """Whose cost the float column shows, where the target has no 32-bit float; "" where it has."""
+    if "fp32" in result.uniform or "fp16" not in result.uniform:
+        return ""
+    return "float: accuracy of the model as given, cost as all FP16"
+
+
 def chosen_label(result: SearchResult) -> str:
     return "chosen" if result.feasible else "nearest"
 
@@ -246,7 +253,8 @@ def basis(result: SearchResult) -> str:
     spread = plain(p.get("interval", "80 % interval"))
     return (f"Latency: predicted, {spread}; fitted on {plain(p.get('fitted_on', 'data that was not recorded'))}; "
             f"validated on {plain(p.get('validated_on', 'nothing: unvalidated'))}. Power and energy: {power_note(result)}. "
-            f"Accuracy: measured on {result.reference.accuracy.samples} samples, 95 % interval.")
+            f"Accuracy: measured on {result.reference.accuracy.samples} samples, 95 % interval."
+            + (f" {float_note(result)[0].upper()}{float_note(result)[1:]}." if float_note(result) else ""))
 
 
 def row_number(row: Mapping[str, Any], key: str) -> float | None:

@@ -42,7 +42,7 @@ class SearchJob:
     precisions: tuple[str, ...] = ()
     calibrators: tuple[str, ...] = ()
     op_points: tuple[str, ...] = ()
-    trials: int = 48
+    trials: int = 44
     seed: int = 0
     strategy: str = "nsga2"
     policy: str = "stop"
