@@ -122,12 +122,12 @@ class Writer:
             self._end(self.run, status, state)
 
     def _front(self, result: Mapping[str, Any]) -> None:
-        from qbench.report.front import front_figure
+        from qbench.report.front import PLOT_CONFIG, front_figure
         from qbench.result import result_from_dict
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "front.html"
-            front_figure(result_from_dict(result)).write_html(path, include_plotlyjs=True)
+            front_figure(result_from_dict(result)).write_html(path, include_plotlyjs=True, config=PLOT_CONFIG)
             self.client.log_artifact(self.run, str(path))
 
     def _write_notes(self) -> None:
@@ -202,7 +202,9 @@ class Session:
 
 
 def main() -> None:
-    """Reads ahead, so that the search never waits for MLflow to start."""
+    """Reads ahead, so that the search never waits for MLflow to start; polite, so that it takes only time the search leaves over."""
+    if hasattr(os, "nice"):
+        os.nice(10)
     waiting: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:

@@ -45,6 +45,24 @@ def ui_command(store: str, port: int = 5000) -> list[str]:
     return [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
 
 
+class NoTracker:
+    """Stands where a Tracker would when the user wants no runs."""
+
+    def begin(self, study: str, params: Mapping[str, str]) -> None: ...
+    def candidate(self, candidate: Candidate) -> None: ...
+    def note(self, text: str) -> None: ...
+    def where(self) -> Mapping[str, str]:
+        return {}
+
+    def finish(self, result: SearchResult, artifacts: Sequence[Path] = ()) -> Mapping[str, str]:
+        return {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
 class Tracker:
     """The search's end of the pipe. Use as a context manager: leaving it by an exception marks the run.
 

@@ -32,6 +32,7 @@ def command(
     input_shape: ShapesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in calibration: stop, or ignore them.")] = "stop",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default qbench-out/MODEL-TARGET.")] = None,
+    track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best mixed-precision plan within a budget, prove it, write it.
@@ -53,7 +54,7 @@ def command(
                      input_shapes=options.shapes(input_shape), limit=limit)
     job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, toolkit=toolkit, precisions=tuple(precision or ()),
                     calibrators=tuple(calibrator or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
-                    policy=non_finite, out=output)
+                    policy=non_finite, out=output, track=track)
     with terminal.progress(screen) as progress:
         result = run_search(job, progress)
     if as_json:
@@ -64,8 +65,9 @@ def command(
         page.print(terminal.summary_table(result, page.width))
         if result.warnings:
             page.print(terminal.warning_list(result.warnings))
-        page.print(f"written: {job.folder}/ (plan.json, model.qdq.onnx, report.html, summary.json); look at the experiment: qbench ui",
-                   soft_wrap=True)
+        files = [name for name in ("plan.json", "model.qdq.onnx", "report.html", "summary.json") if (job.folder / name).is_file()]
+        look = "; look at the experiment: qbench ui" if track else ""
+        page.print(f"written: {job.folder}/ ({', '.join(files)}){look}", soft_wrap=True, markup=False)
     if result.partial:
         raise typer.Exit(130)
     if not result.feasible:

@@ -204,6 +204,11 @@ def _buttons(near: dict[str, Any], everything: dict[str, Any]) -> list[dict[str,
                                        {"label": "all plans", "method": "relayout", "args": [everything]}]}]
 
 
+PLOT_CONFIG = {"displaylogo": False, "responsive": True,
+               "modeBarButtons": [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]]}
+"""Buttons of the plot; none that sends it anywhere."""
+
+
 def front_figure(result: SearchResult) -> Figure:
     """Accuracy (up) against predicted latency (right) of everything evaluated; energy is the colour, hovering shows the plan.
 

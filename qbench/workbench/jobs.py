@@ -48,6 +48,7 @@ class SearchJob:
     policy: str = "stop"
     out: Path | None = None
     command: str = ""
+    track: bool = True
 
     @property
     def folder(self) -> Path:
@@ -65,7 +66,7 @@ def precision_of(text: str) -> Precision:
 
 def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     """The main job: statistics, reference, search, then the written and verified result in `job.folder`."""
-    from qbench.tracking import Tracker
+    from qbench.tracking import NoTracker, Tracker
 
     target = targets.load(job.target)
     toolkit = target.toolkit(job.toolkit)
@@ -79,7 +80,8 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     case, network, folder = job.case, job.case.network, job.folder
     folder.mkdir(parents=True, exist_ok=True)
     pricer = CostTable.build(network, target, toolkit)
-    with Tracker.start(folder, case.sample.name if case.sample else network.name, target.name) as tracker:
+    name = case.sample.name if case.sample else network.name
+    with Tracker.start(folder, name, target.name) if job.track else NoTracker() as tracker:
         statistics = statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
         evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, progress=progress)
         allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
