@@ -127,9 +127,18 @@ class OptunaStrategy:
         return config
 
     def _adopt(self, config: Config) -> optuna.trial.Trial:
-        """A trial for a config that the strategy did not ask for: it joins the population like any other."""
+        """A trial for a config that the strategy did not ask for.
+
+        A genetic sampler counts a trial into a generation when it draws relative parameters for it. Optuna draws them only when
+        they are needed, never for given ones; without the question the children would have no parents and be random.
+        """
+        from optuna.samplers import NSGAIIISampler, NSGAIISampler
+
         self._study.enqueue_trial(params(self._space, config))
-        return self._next()
+        trial = self._next()
+        if isinstance(self._study.sampler, NSGAIISampler | NSGAIIISampler):
+            _ = trial.relative_params
+        return trial
 
     def _next(self) -> optuna.trial.Trial:
         import optuna

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qbench.cli import options
-from qbench.errors import InputError, ToolError
+from qbench.errors import InputError
 
 
 def ui(
@@ -20,8 +20,9 @@ def ui(
 
     [bold]qbench ui[/bold]    [bold]qbench ui --port 5050[/bold]
     """
+    import os
     import shlex
-    import subprocess
+    import sys
 
     from qbench import tracking
 
@@ -31,12 +32,8 @@ def ui(
         typer.echo(shlex.join(command))
         return
     options.console().print(f"MLflow on {uri}: http://127.0.0.1:{port}  (Ctrl-C stops it)", soft_wrap=True, markup=False)
-    try:
-        code = subprocess.call(command)
-    except KeyboardInterrupt:
-        return
-    if code not in (0, 130, -2):
-        raise ToolError(f"mlflow ended with code {code}; is port {port} in use? Try another with --port")
+    sys.stdout.flush()
+    os.execv(command[0], command)                    # MLflow takes this process over, so Ctrl-C and kill reach it directly
 
 
 def report(
