@@ -9,7 +9,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_ARGS)
 
 # torch comes first and pinned, so that pip settles on it before it looks at anything that depends on it. No index is named here:
 # pip's own configuration decides whether this is the CPU build (enough: qbench runs models in onnxruntime) or the one with CUDA,

@@ -19,7 +19,6 @@ FEWEST_BINS = 512
 MOST_LEVELS = 1024
 """From here on a step is finer than the cells of the sketch."""
 BINS_PER_LEVEL = 4
-_BLOCK = 1 << 16            # candidates x groups worked on at a time: keeps the intermediates in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,8 @@ def candidates(size: int, middle: int, bins: int, levels: int) -> tuple[Places, 
 
 def divergences(counts: Reals, first: Places, last: Places, levels: int) -> Reals:
     """Kullback-Leibler divergence of each candidate [first, last), float64 [candidates], from running sums over the bins."""
+    from qbench.calibrators.compiled import cross_entropy
+
     def running(x: Reals) -> Reals:
         return np.concatenate([np.zeros(1), np.cumsum(x)])
 
@@ -93,33 +94,11 @@ def divergences(counts: Reals, first: Places, last: Places, levels: int) -> Real
     inside = mass[last] - mass[first]
     low, high = counts[first], counts[last - 1]
     own = entropy[last] - entropy[first] + _xlogx(low + left) - _xlogx(low) + _xlogx(high + right) - _xlogx(high)
-    cross = np.empty(first.size)
-    rows = max(1, _BLOCK // levels)
-    for at in range(0, first.size, rows):
-        part = slice(at, at + rows)
-        cross[part] = _cross(mass, filled, first[part], last[part], levels, left[part], right[part],
-                             (left[part] > 0) & (low[part] == 0), (right[part] > 0) & (high[part] == 0))
+    cross = cross_entropy(mass, filled, first, last, levels, left, right)
     total = mass[-1]
     with np.errstate(divide="ignore"):
         loss = (own - cross) / total + np.log(inside) - np.log(total)
     return np.where(inside > 0, loss, np.inf)       # a threshold below every value says nothing about them
-
-
-def _cross(mass: Reals, filled: Reals, first: Places, last: Places, levels: int, left: Reals, right: Reals,
-           lower_bin: NDArray[np.bool_], upper_bin: NDArray[np.bool_]) -> Reals:
-    """Sum over the bins of P * log(Q), before normalising; the flags tell that an end bin is filled by clipped values only."""
-    cuts = first[:, None] + (np.arange(levels + 1) * (last - first)[:, None]) // levels
-    q, bins = np.diff(mass[cuts], axis=1), np.diff(filled[cuts], axis=1)
-    p = q.copy()
-    p[:, 0] += left
-    p[:, -1] += right
-    bins[:, 0] += lower_bin
-    bins[:, -1] += upper_bin
-    for end in (0, -1):
-        q[:, end] = np.maximum(q[:, end], np.minimum(p[:, end], 0.5))
-    some = p > 0
-    share = np.divide(q, bins, out=np.ones_like(q), where=some)
-    return np.einsum("ij,ij->i", p, np.log(share))          # type: ignore[no-any-return]
 
 
 def _xlogx(x: Reals) -> Reals:

@@ -72,27 +72,27 @@ class SquaredError:
         self._x, counts = seen.histogram()
         self._levels = levels
         weights = counts.astype(np.float64)
-        self._sums = tuple(np.concatenate([np.zeros(1), np.cumsum(weights * self._x**k)]) for k in range(3))
+        self._sums = np.array([np.concatenate([np.zeros(1), np.cumsum(weights * self._x**k)]) for k in range(3)])
+        self._starts: Places | None = None
 
     def __call__(self, low: Reals, high: Reals) -> Reals:
-        """float64 [candidates]; low <= 0 <= high, low < high."""
+        """float64 [candidates], from narrow to wide; low <= 0 <= high, low < high. Infinity: a wider one is surely better."""
+        if self._levels <= EXACT_LEVELS:
+            return self._by_level(low, high)
         step = (high - low) / (self._levels - 1)
         zero = np.rint(-low / step)
-        if self._levels <= EXACT_LEVELS:
-            return self._by_level(step, zero)
         bottom, top = -zero * step, (self._levels - 1 - zero) * step
         first, last, size = np.searchsorted(self._x, bottom), np.searchsorted(self._x, top), np.full(step.size, self._x.size)
         clipped = self._moment(np.zeros_like(first), first, bottom) + self._moment(last, size, top)
         return clipped + self._between(first, last, 0) * step**2 / 12
 
-    def _by_level(self, step: Reals, zero: Reals) -> Reals:
+    def _by_level(self, low: Reals, high: Reals) -> Reals:
         """Every value goes to its nearest level (k - zero) * step, k from 0 to levels - 1."""
-        level = (np.arange(self._levels) - zero[:, None]) * step[:, None]
-        cuts = np.searchsorted(self._x, level[:, :-1] + step[:, None] / 2)
-        rows = len(step)
-        cuts = np.hstack([np.zeros((rows, 1), cuts.dtype), cuts, np.full((rows, 1), self._x.size)])
-        count, total, squares = (np.diff(s[cuts], axis=1) for s in self._sums)
-        return np.sum(squares - 2 * level * total + level**2 * count, axis=1)  # type: ignore[no-any-return]
+        from qbench.calibrators.compiled import buckets, squared_errors
+
+        if self._starts is None:
+            self._starts = buckets(self._x)
+        return squared_errors(self._x, self._sums, self._starts, low, high, self._levels)   # type: ignore[no-any-return]
 
     def _moment(self, first: Places, last: Places, about: Reals) -> Reals:
         """Sum of (x - about)**2 over the cells from `first` up to `last`."""

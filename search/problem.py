@@ -17,7 +17,7 @@ from qbench.result import Candidate
 from qbench.search.budget import Budget, MaxDrop
 from qbench.search.space import Space
 
-RULES = 1
+RULES = 2
 """Goes up when the same seed leads elsewhere, so that an old study is not continued under new rules."""
 
 

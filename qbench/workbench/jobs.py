@@ -127,7 +127,17 @@ def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: 
     """Caveats of the precisions on offer, and the units that cannot take one."""
     offered = {p for options in allowed.values() for p in options}
     lines = [f"{p}: {s.note}" for p in Precision if p in offered and (s := target.support(p, toolkit)).note]
-    return lines + [f"unit {unit}: {why}" for unit, why in reasons.items()]
+    alike: dict[str, list[str]] = {}
+    for unit, why in reasons.items():
+        alike.setdefault(why, []).append(unit)
+    return lines + [f"{_some(units)}: {why}" for why, units in alike.items()]
+
+
+def _some(units: Sequence[str]) -> str:
+    """"unit 'a'", or "12 units ('a', 'b', ...)"."""
+    if len(units) == 1:
+        return f"unit {units[0]!r}"
+    return f"{len(units)} units ({', '.join(repr(u) for u in units[:2])}{', ...' if len(units) > 2 else ''})"
 
 
 def quantize(model: Path, output: Path, *, plan_file: Path | None = None, stats_file: Path | None = None, calibrator: str = "minmax",

@@ -1,128 +1,211 @@
-"""The contract of every registered strategy, and what Optuna's drivers add to it."""
+"""What every registered strategy promises: it stays in the space, it depends only on the seed and on what it was told."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import math
+from itertools import combinations
+from pathlib import Path
 
 import pytest
+from fake_search import chain, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qbench.errors import UnknownName
 from qbench.network import Precision
-from qbench.search import Config, Costs, Space, Strategy, make_strategy, optuna_driver, strategy_names
-from qbench.search.optuna_driver import POPULATION, config_of, params
+from qbench.search import STRATEGIES, Config, Costs, Space, Strategy, make_strategy, strategy_names
+from qbench.search.optuna_driver import config_of, distributions, params
+from qbench.search.space import finest
 
-P = Precision
-SPACE = Space(("stem", "body/conv", "head"), ((P.INT8, P.FP16), (P.INT8, P.INT16, P.FP16), (P.FP16,)), ("minmax", "kl"),
-              ("per-channel", "per-layer"), ("500MHz", "1000MHz"))
-
-
-def cost(config: Config) -> Costs:
-    """Deterministic, with a constraint that half of the space breaks."""
-    low = sum(p is P.INT8 for p in config.precision)
-    loss = 0.01 * low * (0.5 if config.calibrator == "kl" else 1.0)
-    ms = (9.0 - 2.0 * low) / (2.0 if config.op_point == "1000MHz" else 1.0)
-    return Costs(loss, ms, 3.0 + 0.1 * ms, {"latency": ms / 4.0 - 1.0})
+INT8, INT16, FP16, FP32 = Precision.INT8, Precision.INT16, Precision.FP16, Precision.FP32
+SPACE = problem(Path(), chain(6, fixed=(2,)), precisions=(INT8, INT16, FP16), op_points=("600MHz", "1000MHz")).space
+every_strategy = pytest.mark.parametrize("name", strategy_names())
 
 
-def play(strategy: Strategy, rounds: int, batch: int, one_by_one: bool) -> list[Config]:
-    asked: list[Config] = []
+def costs(config: Config) -> Costs:
+    """INT8 costs accuracy, float costs time; more than three units in float are not allowed."""
+    low = sum(p is INT8 for p in config.precision)
+    high = len(config.precision) - low
+    return Costs(0.01 * low, 1.0 + high, 2.0 + 0.5 * high, {"latency": high / 3.0 - 1.0})
+
+
+def told(name: str, seed: int, rounds: int, space: Space = SPACE) -> tuple[Strategy, list[Config]]:
+    """A strategy that asked and was told `rounds` times, and what it asked."""
+    strategy, asked = make_strategy(name, space, seed), list[Config]()
     for _ in range(rounds):
-        new = strategy.ask(batch)
-        results = [(c, cost(c)) for c in new]
-        for part in [[r] for r in results] if one_by_one else [results]:
-            strategy.tell(part)
-        asked += new
-    return asked
+        [config] = strategy.ask(1)
+        strategy.tell([(config, costs(config))])
+        asked.append(config)
+    return strategy, asked
 
 
-ROUNDS = {"gp": 2}
-"""A Gaussian process takes seconds a question once it models, so it starts early; the others are asked past a generation."""
+@every_strategy
+def test_stays_in_the_space(name: str) -> None:
+    """Also after its first, random generation, and where a unit has no choice."""
+    strategy, asked = told(name, 0, 18)
+    asked += strategy.ask(3)
+    assert len(asked) == 21
+    assert all(SPACE.holds(config) for config in asked)
+    assert all(config.precision[2] is FP16 for config in asked)
 
 
-@pytest.fixture(autouse=True)
-def gaussian_processes_start_early(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "name" in request.fixturenames and request.getfixturevalue("name") == "gp":
-        monkeypatch.setattr(optuna_driver, "STARTUP", 3)
+@every_strategy
+def test_the_seed_decides(name: str) -> None:
+    first, again, other = (told(name, seed, 12)[1] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
 
 
-@pytest.mark.parametrize("name", strategy_names())
-def test_every_config_asked_lies_in_the_space(name: str) -> None:
-    for config in play(make_strategy(name, SPACE, 3), ROUNDS.get(name, 14), 2, one_by_one=True):
-        assert SPACE.holds(config)
+@every_strategy
+def test_told_one_by_one_or_many_at_once(name: str) -> None:
+    """The same answers, told in one go, in two or one after the other, lead to the same next question."""
+    questions = []
+    for sizes in ([12], [5, 7], [1] * 12):
+        strategy = make_strategy(name, SPACE, 3)
+        answers = [(c, costs(c)) for c in strategy.ask(12)]
+        for size in sizes:
+            strategy.tell(answers[:size])
+            answers = answers[size:]
+        questions.append(strategy.ask(2))
+    assert questions[0] == questions[1] == questions[2]
 
 
-@pytest.mark.parametrize("name", strategy_names())
-def test_telling_one_by_one_or_in_batches_is_the_same_and_the_seed_decides(name: str) -> None:
-    rounds = ROUNDS.get(name, 14)
-    first = play(make_strategy(name, SPACE, 3), rounds, 2, one_by_one=True)
-    assert play(make_strategy(name, SPACE, 3), rounds, 2, one_by_one=False) == first
-    assert play(make_strategy(name, SPACE, 4), rounds, 2, one_by_one=False) != first
+@every_strategy
+def test_asked_one_by_one_or_many_at_once(name: str) -> None:
+    at_once, one_by_one = make_strategy(name, SPACE, 4), make_strategy(name, SPACE, 4)
+    assert at_once.ask(5) == [one_by_one.ask(1)[0] for _ in range(5)]
 
 
-@pytest.mark.parametrize("name", strategy_names())
-def test_a_strategy_is_what_it_was_told(name: str) -> None:
-    """Replaying the tells of a search that was killed leads to the same next question."""
-    rounds = ROUNDS.get(name, 14)
-    one = make_strategy(name, SPACE, 5)
-    told = play(one, rounds, 1, one_by_one=True)
-    again = make_strategy(name, SPACE, 5)
-    for config in told:
-        assert again.ask(1) == [config]
-        again.tell([(config, cost(config))])
-    assert again.ask(2) == one.ask(2)
+@every_strategy
+def test_a_replay_asks_the_same(name: str) -> None:
+    """What a resumed search needs: configs nobody asked for are told first, in order, then questions and answers as before."""
+    start = [Config((p,) * 2 + (FP16,) + (p,) * 3, "minmax", "per-channel", "1000MHz") for p in (INT8, INT16, FP16)]
+    runs = []
+    for _ in range(2):
+        strategy, asked = make_strategy(name, SPACE, 5), list[Config]()
+        strategy.tell([(c, costs(c)) for c in start])
+        for _ in range(12):
+            [config] = strategy.ask(1)
+            assert SPACE.holds(config)
+            strategy.tell([(config, costs(config))])
+            asked.append(config)
+        runs.append(asked)
+    assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("name", strategy_names())
-def test_plans_that_were_not_asked_for_can_be_told(name: str) -> None:
-    strategy = make_strategy(name, SPACE, 0)
-    seeds = [Config((P.INT8, P.INT8, P.FP16), "kl", "per-channel", "1000MHz"), Config((P.FP16, P.FP16, P.FP16), "minmax", "per-channel", "500MHz")]
-    strategy.tell([(c, cost(c)) for c in seeds])
-    assert all(SPACE.holds(c) for c in strategy.ask(2))
-
-
-@pytest.mark.parametrize("name", strategy_names())
-def test_numbers_that_are_none_do_not_stop_a_strategy(name: str) -> None:
-    strategy = make_strategy(name, SPACE, 0)
-    [config] = strategy.ask(1)
-    strategy.tell([(config, Costs(float("nan"), 1.0, float("inf"), {"drop": float("nan"), "latency": float("inf")}))])
+@every_strategy
+def test_an_answer_without_a_number_does_no_harm(name: str) -> None:
+    strategy, _ = told(name, 6, 2)
+    for loss, excess in [(math.nan, -1.0), (math.inf, math.inf), (0.1, math.nan)]:
+        [config] = strategy.ask(1)
+        strategy.tell([(config, Costs(loss, 1.0, math.inf, {"latency": excess}))])
     assert SPACE.holds(strategy.ask(1)[0])
 
 
-def test_the_genetic_sampler_breeds_from_the_plans_it_was_told() -> None:
-    """Told a full generation of one kind, all its children are of that kind but for mutations: they are not random plans."""
-    space = Space(tuple(f"u{i}" for i in range(20)), ((P.INT8, P.FP16),) * 20, ("minmax",), ("per-channel",), ("1000MHz",))
-    strategy = make_strategy("nsga2", space, 1)
-    half = tuple(P.INT8 if i < 10 else P.FP16 for i in range(20))
-    for i in range(POPULATION):
-        parent = Config((*half[:19], P.INT8 if i % 2 else P.FP16), "minmax", "per-channel", "1000MHz")
-        strategy.tell([(parent, Costs(0.01, 10.0 + i, 1.0))])
-    distances = [sum(p is not q for p, q in zip(c.precision, half, strict=True)) for c in strategy.ask(20)]
-    assert sum(distances) / len(distances) < 4.0           # random plans differ in 10 of 20
+@every_strategy
+def test_the_same_config_may_be_told_twice(name: str) -> None:
+    strategy = make_strategy(name, SPACE, 7)
+    [config] = strategy.ask(1)
+    strategy.tell([(config, costs(config)), (config, costs(config))])
+    assert SPACE.holds(strategy.ask(1)[0])
 
 
-@given(st.tuples(st.sampled_from([P.INT8, P.FP16]), st.sampled_from([P.INT8, P.INT16, P.FP16]), st.just(P.FP16)),
-       st.sampled_from(SPACE.calibrators), st.sampled_from(SPACE.granularities), st.sampled_from(SPACE.op_points))
-@settings(max_examples=50)
-def test_parameters_read_back_as_the_same_config(precision: tuple[Precision, ...], calibrator: str, granularity: str, op_point: str) -> None:
-    config = Config(precision, calibrator, granularity, op_point)
-    assert config_of(SPACE, params(SPACE, config)) == config
+@every_strategy
+def test_answers_without_constraints_are_fine(name: str) -> None:
+    strategy = make_strategy(name, SPACE, 8)
+    for config in strategy.ask(3):
+        strategy.tell([(config, Costs(0.1, 1.0, 1.0))])
+    assert SPACE.holds(strategy.ask(1)[0])
 
 
-def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="no search strategy 'genetic'; known: nsga2, nsga3, tpe, gp, random"):
-        make_strategy("genetic", SPACE, 0)
+@pytest.mark.parametrize("name", ["nsga2", "nsga3"])
+def test_constraints_steer_the_population(name: str) -> None:
+    """At most three of six units in float: a random question keeps that one time in five, a taught one far more often."""
+    strategy, _ = told(name, 0, 96)
+    later = strategy.ask(32)
+    kept = sum(costs(c).feasible for c in later) / len(later)
+    blind = sum(costs(c).feasible for c in make_strategy("random", SPACE, 0).ask(200)) / 200
+    assert kept > 2.0 * blind > 0.0
 
 
-def test_plans_without_integers_are_one_plan_under_every_calibrator() -> None:
-    plain = Config((P.FP16,) * 3, "kl", "per-layer", "500MHz")
-    assert SPACE.canonical(plain) == Config((P.FP16,) * 3, "minmax", "per-channel", "500MHz")
-    mixed = Config((P.INT8, P.FP16, P.FP16), "kl", "per-layer", "500MHz")
-    assert SPACE.canonical(mixed) == mixed
+def test_an_unknown_name_lists_those_that_are_known() -> None:
+    with pytest.raises(UnknownName) as caught:
+        make_strategy("annealing", SPACE, 0)
+    assert "no search strategy 'annealing'" in str(caught.value)
+    assert all(name in str(caught.value) for name in STRATEGIES)
 
 
-def test_the_package_imports_no_optuna() -> None:
-    code = "import sys, qbench.search, qbench.search.run; print([m for m in ('optuna', 'mlflow', 'torch', 'onnxruntime') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+# ------------------------------------------------------------------------------------------------ the space
+
+precisions = st.lists(st.sampled_from(list(Precision)), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """Unit names of any length, also ones that are equal in their first 200 characters."""
+    units = draw(st.lists(st.sampled_from(["a", "b/c", "ü", *("x" * 210 + c for c in "yz")]), min_size=1, max_size=5))
+    allowed = tuple(draw(precisions) for _ in units)
+    return Space(tuple(units), allowed, ("minmax", "entropy"), ("per-layer", "per-channel"), ("1GHz",))
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> tuple[Space, Config]:
+    space = draw(spaces())
+    precision = tuple(draw(st.sampled_from(a)) for a in space.allowed)
+    return space, Config(precision, draw(st.sampled_from(space.calibrators)), draw(st.sampled_from(space.granularities)), "1GHz")
+
+
+@given(both=configs())
+def test_a_config_as_parameters_and_back(both: tuple[Space, Config]) -> None:
+    space, config = both
+    found = params(space, config)
+    assert len(distributions(space)) == len(found) == len(space.units) + 3
+    assert all(distributions(space)[k]._contains(distributions(space)[k].to_internal_repr(v)) for k, v in found.items())
+    assert config_of(space, found) == config
+    assert space.holds(config)
+
+
+@given(both=configs())
+def test_canonical_forgets_only_what_says_nothing(both: tuple[Space, Config]) -> None:
+    space, config = both
+    found = space.canonical(config)
+    assert space.canonical(found) == found
+    assert found.precision == config.precision and found.op_point == config.op_point
+    if any(not p.is_float for p in config.precision):
+        assert found == config
+    else:
+        assert (found.calibrator, found.granularity) == (space.calibrators[0], space.granularities[0])
+
+
+@settings(max_examples=30)
+@given(space=spaces())
+def test_keys_tell_configs_apart_and_size_counts_them(space: Space) -> None:
+    every = [Config(p, c, g, o) for p in space.every() for c in space.calibrators for g in space.granularities for o in space.op_points]
+    assert len(every) == space.size
+    assert all(space.holds(c) for c in every[:50])
+    assert all(a.key != b.key for a, b in combinations(every[:50], 2))
+
+
+@given(space=spaces(), precision=st.sampled_from(list(Precision)))
+def test_uniform_is_one_precision_where_it_can_be(space: Space, precision: Precision) -> None:
+    found = space.uniform(precision)
+    assert (found is None) == (not any(precision in a for a in space.allowed))
+    for p, allowed in zip(found or (), space.allowed, strict=False):
+        assert p is (precision if precision in allowed else finest(allowed))
+
+
+def test_a_config_outside_is_not_held() -> None:
+    inside = Config((INT8, INT8, FP16, INT8, INT8, INT8), "minmax", "per-channel", "600MHz")
+    assert SPACE.holds(inside)
+    for wrong in (Config(inside.precision[:5], *("minmax", "per-channel", "600MHz")), Config((FP32,) * 6, "minmax", "per-channel", "600MHz"),
+                  Config(inside.precision, "other", "per-channel", "600MHz"), Config(inside.precision, "minmax", "global", "600MHz"),
+                  Config(inside.precision, "minmax", "per-channel", "1MHz")):
+        assert not SPACE.holds(wrong)
+
+
+def test_a_space_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 units but 1 tuples"):
+        Space(("a", "b"), ((INT8,),), ("c",), ("g",), ("o",))
+    for allowed, calibrators in [(((),), ("c",)), (((INT8,),), ())]:
+        with pytest.raises(ValueError, match="every unit needs a precision"):
+            Space(("a",), allowed, calibrators, ("g",), ("o",))
