@@ -8,51 +8,65 @@ import numpy as np
 from numba import njit
 
 _BUCKETS = 8192
-_NOISE = 1e-9       # share of the sum of squares below which two errors are not told apart: far above the rounding of running sums
+_NOISE = 1e-9       # a candidate is left out when it is worse by more than this: far above the rounding of running sums
 
 
 @njit(nogil=True, cache=True)
-def cross_entropy(mass: Any, filled: Any, first: Any, last: Any, levels: int, left: Any, right: Any) -> Any:
-    """Sum over the bins of P * log(Q), before normalising, float64 [candidates]; see `kl`.
+def divergences(mass: Any, filled: Any, first: Any, last: Any, levels: int, own: Any, floors: Any) -> Any:
+    """Kullback-Leibler divergences, float64 [candidates]; see `kl`.
 
     mass, filled   running sums over the bins of their counts and of how many are not empty, float64 [bins + 1]
     first, last    bins [first, last) of each candidate, ascending in width; `levels` bins or more
-    left, right    what each candidate clips, moved to its end bins, float64 [candidates]
+    own            the part of each divergence that does not depend on Q, float64 [candidates]
+    floors         what each divergence is at least. Infinity for a candidate that is worse than a wider one by this alone,
+                   or keeps no value
 
     All candidates together cut the bins into few different groups (a start and one of a dozen widths), so the terms of
-    the inner groups, each with a logarithm, come from a table.
+    the inner groups, each with a logarithm, come from a table, made as far as it is needed.
     """
-    found = np.empty(first.size)
-    terms = _group_terms(mass, filled, (last[-1] - first[-1]) // levels + 1)
-    for c in range(first.size):
+    found, least = np.full(first.size, np.inf), np.inf
+    bins, widest = mass.size - 1, (last[-1] - first[-1]) // levels + 1
+    terms, made = np.zeros((widest + 1, bins)), np.zeros(widest + 1, np.bool_)
+    for c in range(first.size - 1, -1, -1):
+        if mass[last[c]] == mass[first[c]] or floors[c] > least + _NOISE:
+            continue
         width, more = divmod(last[c] - first[c], levels)
-        at, part, total = first[c], 0, 0.0
-        for group in range(levels):
-            size = width
-            part += more
-            if part >= levels:
-                part -= levels
-                size += 1
-            if 0 < group < levels - 1:
-                total += terms[size, at]
-            else:
-                total += _end_term(mass, filled, at, at + size, left[c] if group == 0 else 0.0, right[c] if group == levels - 1 else 0.0)
-            at += size
-        found[c] = total
+        for wide in range(width, width + 2 if more else width + 1):
+            if not made[wide]:
+                _group_terms(mass, filled, wide, terms[wide])
+                made[wide] = True
+        clipped = mass[first[c]], mass[-1] - mass[last[c]]
+        cross = _cross_entropy(mass, filled, first[c], last[c], levels, clipped, terms)
+        found[c] = own[c] - cross / mass[-1]
+        least = min(least, found[c])
     return found
 
 
 @njit(nogil=True, cache=True)
-def _group_terms(mass: Any, filled: Any, widest: int) -> Any:
-    """q * log(q / non-empty bins) of the group of `width` bins from bin a, float64 [widest + 1, bins]."""
-    bins = mass.size - 1
-    terms = np.zeros((widest + 1, bins))
-    for width in range(1, widest + 1):
-        for a in range(bins - width + 1):
-            q = mass[a + width] - mass[a]
-            if q > 0:
-                terms[width, a] = q * np.log(q / (filled[a + width] - filled[a]))
-    return terms
+def _cross_entropy(mass: Any, filled: Any, first: int, last: int, levels: int, clipped: Any, terms: Any) -> Any:
+    """Sum over the bins of P * log(Q), before normalising; `clipped` values below and above go to the end bins."""
+    width, more = divmod(last - first, levels)
+    if levels == 1:
+        return _end_term(mass, filled, first, last, clipped[0], clipped[1])
+    at, part, total = first + width, more, 0.0
+    for _ in range(1, levels - 1):
+        part += more
+        size = width
+        if part >= levels:
+            part -= levels
+            size += 1
+        total += terms[size, at]
+        at += size
+    return total + (_end_term(mass, filled, first, first + width, clipped[0], 0.0) + _end_term(mass, filled, at, last, 0.0, clipped[1]))
+
+
+@njit(nogil=True, cache=True)
+def _group_terms(mass: Any, filled: Any, width: int, terms: Any) -> None:
+    """Fills terms[a] with q * log(q / non-empty bins) of the group of `width` bins from bin a."""
+    for a in range(mass.size - width):
+        q = mass[a + width] - mass[a]
+        if q > 0:
+            terms[a] = q * np.log(q / (filled[a + width] - filled[a]))
 
 
 @njit(nogil=True, cache=True)
@@ -71,52 +85,68 @@ def squared_errors(x: Any, sums: Any, starts: Any, low: Any, high: Any, levels: 
     """Sum of squared errors when each value goes to its nearest level, float64 [candidates]; see `mse`.
 
     x          centres of the cells, ascending, float64 [cells]
-    sums       running sums of counts * x**k, k = 0..2, float64 [3, cells + 1]
-    starts     of `buckets(x)`
-    low, high  the candidate ranges, from narrow to wide. Infinity for one that is worse than a wider one by what it clips alone
+    sums       `moments(x, counts)`
+    starts     `buckets(x)`
+    low, high  the candidate ranges, from narrow to wide. Infinity for one that is surely worse than a wider one
     """
     found = np.empty(low.size)
     least = np.inf
+    scale = _scale(x)
     for c in range(low.size - 1, -1, -1):
         step = (high[c] - low[c]) / (levels - 1)
         zero = np.rint(-low[c] / step)
         bottom, top = -zero * step, (levels - 1 - zero) * step
-        at, end = _find(x, starts, bottom), _find(x, starts, top)
+        at, end = _find(x, starts, scale, bottom), _find(x, starts, scale, top)
         error = _about(sums, 0, at, bottom) + _about(sums, end, x.size, top)
-        if error > least + _NOISE * sums[2, -1]:
-            found[c] = np.inf
-            continue
+        worst = least + _NOISE * sums[-1, 2]
         for k in range(levels):
-            cut = end if k == levels - 1 else min(_find(x, starts, (k - zero + 0.5) * step), end)
+            if error > worst:
+                break
+            cut = end if k == levels - 1 else min(_find(x, starts, scale, (k - zero + 0.5) * step), end)
             if cut > at:
                 error += _about(sums, at, cut, (k - zero) * step)
                 at = cut
-        found[c] = error
+        found[c] = error if error <= worst else np.inf
         least = min(least, error)
     return found
 
 
 @njit(nogil=True, cache=True)
+def moments(x: Any, counts: Any) -> Any:
+    """Running sums of counts * x**k, k = 0..2, float64 [cells + 1, 3]: the three lie together, as they are asked for together."""
+    sums = np.zeros((x.size + 1, 3))
+    for i in range(x.size):
+        for k in range(3):
+            sums[i + 1, k] = sums[i, k] + counts[i] * x[i] ** k
+    return sums
+
+
+@njit(nogil=True, cache=True)
 def buckets(x: Any) -> Any:
     """Where the values of each of even parts of [x[0], x[-1]] begin in `x`, int64 [parts + 1]."""
-    starts = np.zeros(_BUCKETS + 1, np.int64)
+    starts, scale = np.zeros(_BUCKETS + 1, np.int64), _scale(x)
     for i in range(x.size):
-        starts[_bucket(x, x[i]) + 1] += 1
+        starts[_bucket(x, scale, x[i]) + 1] += 1
     for i in range(_BUCKETS):
         starts[i + 1] += starts[i]
     return starts
 
 
 @njit(nogil=True, cache=True)
-def _bucket(x: Any, value: float) -> int:
+def _scale(x: Any) -> Any:
     wide = x[-1] - x[0]
-    return min(max(int((value - x[0]) / wide * _BUCKETS), 0), _BUCKETS - 1) if wide > 0 else 0
+    return _BUCKETS / wide if wide > 0 else 0.0
 
 
 @njit(nogil=True, cache=True)
-def _find(x: Any, starts: Any, value: float) -> int:
+def _bucket(x: Any, scale: float, value: float) -> Any:
+    return min(max(int((value - x[0]) * scale), 0), _BUCKETS - 1)
+
+
+@njit(nogil=True, cache=True)
+def _find(x: Any, starts: Any, scale: float, value: float) -> Any:
     """The first place of `x` that is not below `value`; x.size when all are."""
-    b = _bucket(x, value)
+    b = _bucket(x, scale, value)
     a, z = starts[b], starts[b + 1]
     while a < z:
         middle = (a + z) // 2
@@ -128,7 +158,7 @@ def _find(x: Any, starts: Any, value: float) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _about(sums: Any, first: int, last: int, about: float) -> float:
+def _about(sums: Any, first: int, last: int, about: float) -> Any:
     """Sum of (x - about)**2 over the cells from `first` up to `last`."""
-    return ((sums[2, last] - sums[2, first]) - 2 * about * (sums[1, last] - sums[1, first])
-            + about * about * (sums[0, last] - sums[0, first]))
+    return ((sums[last, 2] - sums[first, 2]) - 2 * about * (sums[last, 1] - sums[first, 1])
+            + about * about * (sums[last, 0] - sums[first, 0]))

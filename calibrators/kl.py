@@ -56,7 +56,7 @@ class Kl:
         width = whole.magnitude / bins
         counts, middle = uniform(seen, whole, width)
         first, last = candidates(counts.size, middle, bins, levels)
-        loss = divergences(counts, first, last, levels)
+        loss = divergences(counts, first, last, levels, skip=True)
         best = int(np.argmin(loss))
         return within((int(first[best]) - middle) * width, (int(last[best]) - middle) * width, whole)
 
@@ -82,23 +82,53 @@ def candidates(size: int, middle: int, bins: int, levels: int) -> tuple[Places, 
     return first[wide], last[wide]
 
 
-def divergences(counts: Reals, first: Places, last: Places, levels: int) -> Reals:
-    """Kullback-Leibler divergence of each candidate [first, last), float64 [candidates], from running sums over the bins."""
-    from qbench.calibrators.compiled import cross_entropy
+def divergences(counts: Reals, first: Places, last: Places, levels: int, skip: bool = False) -> Reals:
+    """Kullback-Leibler divergence of each candidate [first, last), float64 [candidates], from running sums over the bins.
+
+    skip   infinity in place of those that cannot be the least, which is most of them
+    """
+    from qbench.calibrators import compiled
 
     def running(x: Reals) -> Reals:
         return np.concatenate([np.zeros(1), np.cumsum(x)])
 
     mass, filled, entropy = running(counts), running((counts > 0).astype(np.float64)), running(_xlogx(counts))
     left, right = mass[first], mass[-1] - mass[last]
-    inside = mass[last] - mass[first]
     low, high = counts[first], counts[last - 1]
     own = entropy[last] - entropy[first] + _xlogx(low + left) - _xlogx(low) + _xlogx(high + right) - _xlogx(high)
-    cross = cross_entropy(mass, filled, first, last, levels, left, right)
-    total = mass[-1]
     with np.errstate(divide="ignore"):
-        loss = (own - cross) / total + np.log(inside) - np.log(total)
-    return np.where(inside > 0, loss, np.inf)       # a threshold below every value says nothing about them
+        own = own / mass[-1] + np.log((mass[last] - mass[first]) / mass[-1])
+    least = floors(mass, filled, first, last, levels) if skip else np.full(first.size, -np.inf)
+    return compiled.divergences(mass, filled, first, last, levels, own, least)      # type: ignore[no-any-return]
+
+
+def floors(mass: Reals, filled: Reals, first: Places, last: Places, levels: int) -> Reals:
+    """What each divergence is at least, float64 [candidates]: that of three sums, the two end bins and all bins between.
+
+    Source: the log sum inequality, Cover and Thomas 2006, "Elements of Information Theory", theorem 2.7.1.
+    """
+    inside = mass[last] - mass[first]
+    floor, p_rest, q_rest = np.zeros(first.size), np.full(first.size, mass[-1]), inside.copy()
+    ends = ((first, first + (last - first) // levels, first, mass[first]),
+            (first + (levels - 1) * (last - first) // levels, last, last - 1, mass[-1] - mass[last]))
+    for begin, end, bin_, clipped in ends:
+        p = mass[bin_ + 1] - mass[bin_] + clipped
+        kept = mass[end] - mass[begin]
+        group = np.maximum(kept, np.minimum(kept + clipped, 0.5))
+        empty = (clipped > 0) & (filled[bin_ + 1] == filled[bin_])
+        q = np.divide(group, filled[end] - filled[begin] + empty, out=np.zeros(first.size), where=p > 0)
+        floor += _xlogxy(p, q)
+        p_rest, q_rest = p_rest - p, q_rest + (group - kept) - q
+    floor += _xlogxy(np.maximum(p_rest, 0.0), q_rest)
+    with np.errstate(divide="ignore"):
+        least: Reals = floor / mass[-1] + np.log(inside / mass[-1])
+    return least
+
+
+def _xlogxy(x: Reals, y: Reals) -> Reals:
+    """x * log(x / y), 0 where either is 0."""
+    both = (x > 0) & (y > 0)
+    return x * np.log(np.divide(x, y, out=np.ones_like(x), where=both))
 
 
 def _xlogx(x: Reals) -> Reals:

@@ -69,11 +69,12 @@ class SquaredError:
     """Sum of squared quantization errors of a tensor for candidate ranges, from running sums over its histogram."""
 
     def __init__(self, seen: Seen, levels: int) -> None:
+        from qbench.calibrators import compiled
+
         self._x, counts = seen.histogram()
         self._levels = levels
-        weights = counts.astype(np.float64)
-        self._sums = np.array([np.concatenate([np.zeros(1), np.cumsum(weights * self._x**k)]) for k in range(3)])
-        self._starts: Places | None = None
+        self._sums: Reals = compiled.moments(self._x, counts)
+        self._starts: Places = compiled.buckets(self._x)
 
     def __call__(self, low: Reals, high: Reals) -> Reals:
         """float64 [candidates], from narrow to wide; low <= 0 <= high, low < high. Infinity: a wider one is surely better."""
@@ -88,10 +89,8 @@ class SquaredError:
 
     def _by_level(self, low: Reals, high: Reals) -> Reals:
         """Every value goes to its nearest level (k - zero) * step, k from 0 to levels - 1."""
-        from qbench.calibrators.compiled import buckets, squared_errors
+        from qbench.calibrators.compiled import squared_errors
 
-        if self._starts is None:
-            self._starts = buckets(self._x)
         return squared_errors(self._x, self._sums, self._starts, low, high, self._levels)   # type: ignore[no-any-return]
 
     def _moment(self, first: Places, last: Places, about: Reals) -> Reals:
@@ -100,4 +99,4 @@ class SquaredError:
                 + about**2 * self._between(first, last, 0))
 
     def _between(self, first: Places, last: Places, power: int) -> Reals:
-        return self._sums[power][last] - self._sums[power][first]  # type: ignore[no-any-return]
+        return self._sums[last, power] - self._sums[first, power]  # type: ignore[no-any-return]

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from qbench.errors import QbenchError
 from qbench.plan import Plan
 from qbench.protocols import Accuracy, Price
@@ -118,11 +116,13 @@ class Book:
         codes: list[Codes] = []
         loss: list[float] = []
         error: list[float] = []
+        known: set[bytes] = set()
         for config, accuracy in self._seen():
             plain = all(p.is_float for p in config.precision)
             if (plain or (config.calibrator == calibrator and config.granularity == granularity)) and math.isfinite(accuracy.drop):
                 row = self.bench.codes(config)
-                if not any(np.array_equal(row, c) for c in codes):
+                if row.tobytes() not in known:
+                    known.add(row.tobytes())
                     codes.append(row)
                     loss.append(max(accuracy.drop, 0.0))
                     error.append(standard_error(accuracy))

@@ -76,6 +76,7 @@ def _search(state: State, strategy: Strategy, problem: Problem) -> None:
     stages.sample(state, strategy, problem.strategy, problem.trials)
     stages.exact(state, problem.trials)
     stages.scatter(state, problem.trials)
+    stages.revisit(state, problem.trials)
     stages.spread(state)
 
 

@@ -5,6 +5,8 @@
     exact         the programme's front under the loss model; real losses teach the model, surprises are probed pair by pair
     sample        the strategy (Optuna), which has been told everything so far
     polish        single steps and steps of two neighbours around the best plan, and its other calibrators
+    scatter       random plans within the budgets, where the others have run dry
+    revisit       the whole set for plans that a quick look had dropped, where even that is not enough
     spread        evaluated plans at the other operating points: no evaluation needed
 """
 
@@ -47,6 +49,8 @@ REPEATS = 25
 """Known plans in a row after which a strategy has nothing new to say."""
 ASKS = 20
 """Questions to a strategy per plan that it may have evaluated."""
+PATIENCE = 24
+"""Plans in a row that a stage may see dropped after a quick look: then it has nothing more to give."""
 
 
 @dataclass
@@ -63,6 +67,7 @@ class State:
     pairs: list[Pair] = field(default_factory=list)
     prior: LossModel | None = None
     asked: int = 0
+    dropped: int = 0                                             # plans in a row that a quick look has dropped
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,6 +75,17 @@ class State:
 
     def config(self, codes: Codes, op_point: str) -> Config:
         return Config(tuple(Precision(self.names[c]) for c in codes), *self.main, op_point)
+
+    def consider(self, config: Config, origin: str) -> None:
+        """The book's verdict on `config`; counts what is dropped in a row."""
+        new = not self.book.known(config)
+        found = self.book.consider(config, origin)
+        if new:
+            self.dropped = self.dropped + 1 if found is None else 0
+
+    @property
+    def patient(self) -> bool:
+        return self.dropped < PATIENCE
 
     def look(self, precision: tuple[Precision, ...]) -> Accuracy:
         return self.book.look(Config(precision, *self.main, self.book.problem.op_points[0]))
@@ -170,8 +186,8 @@ def probe_surprises(state: State) -> None:
     space = state.book.bench.space
     alone = {(s.unit, s.precision): s.accuracy for s in state.sensitivity}
     codes, loss, error = state.book.observations(*state.main)
+    model = state.model()
     for plan, y, e in zip(codes, loss, error, strict=True):
-        model = state.model()
         expected = float(state.prior.predict(plan)[0]), float(model.predict(plan)[0])
         if all(abs(y - m) <= 3.0 * math.hypot(e, 0.1 * max(y, m), float(model.error.min())) for m in expected):
             continue
@@ -180,6 +196,7 @@ def probe_surprises(state: State) -> None:
             if len(state.couplings) >= PROBES or any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
                 break
             _learn(state, probe(space, state.look, pair, at, alone))
+            model = state.model()
 
 
 def _learn(state: State, found: Coupling) -> None:
@@ -204,13 +221,14 @@ def coupling_text(found: Coupling, units: tuple[str, ...]) -> str:
 def exact(state: State, until: int) -> None:
     """Plans of the exact front until the book holds `until`, learning after every PER_ROUND of them."""
     book = state.book
-    while book.count < until:
+    state.dropped = 0
+    while book.count < until and state.patient:
         model = state.model()
         proposals = [c for c in _proposals(state, model) if not book.known(c)]
         if not proposals:
             return
         for config in proposals[:min(PER_ROUND, until - book.count)]:
-            book.consider(config, "milp")
+            state.consider(config, "milp")
         probe_surprises(state)
 
 
@@ -243,8 +261,9 @@ def tell_all(state: State, strategy: Strategy) -> None:
 def sample(state: State, strategy: Strategy, origin: str, until: int) -> None:
     """Asks `strategy` until the book holds `until` plans, or nothing new comes."""
     book, model = state.book, state.model()
+    state.dropped = 0
     repeats, limit = 0, state.asked + ASKS * max(until - book.count, 0)
-    while book.count < until and repeats < REPEATS and state.asked < limit:
+    while book.count < until and repeats < REPEATS and state.asked < limit and state.patient:
         state.asked += 1
         [asked] = strategy.ask(1)
         config = book.bench.space.canonical(asked)
@@ -257,7 +276,7 @@ def sample(state: State, strategy: Strategy, origin: str, until: int) -> None:
                 continue
             asked = config = inside
         repeats = repeats + 1 if book.known(config) else 0
-        book.consider(config, origin)
+        state.consider(config, origin)
         strategy.tell([(asked, book.costs_of(config) or _foreseen(state, model, config))])
 
 
@@ -282,8 +301,8 @@ def _within(state: State, model: LossModel, config: Config) -> Config | None:
 def polish(state: State, until: int) -> None:
     """From the best plan: other calibrators, then single steps and pairs; starts over from every better one."""
     book = state.book
-    tried = 0
-    while book.count < until and tried < ASKS * max(until, 1):
+    state.dropped = 0
+    while book.count < until and state.patient:
         best = book.best()
         if best is None:
             return
@@ -291,9 +310,8 @@ def polish(state: State, until: int) -> None:
         if not moves:
             return
         for config in moves:
-            tried += 1
-            book.consider(config, "polish")
-            if book.count >= until or book.best() is not best:
+            state.consider(config, "polish")
+            if book.count >= until or book.best() is not best or not state.patient:
                 break
 
 
@@ -307,17 +325,28 @@ def _moves(state: State, best: Evaluated) -> list[Config]:
 
 
 def scatter(state: State, until: int) -> None:
-    """Last resort where little is left to try: random plans within the budgets, each brought in by `repaired`."""
+    """Where little is left to try: random plans within the budgets, each brought in by `repaired`."""
     book, space, model = state.book, state.book.bench.space, state.model()
+    state.dropped = 0
     rng = np.random.default_rng(state.book.problem.seed)
     for _ in range(ASKS * max(until - book.count, 0)):
-        if book.count >= until:
+        if book.count >= until or not state.patient:
             return
         codes = np.array([rng.choice(options) for options in state.planner.allowed], np.int64)
         config = replace(state.config(codes, state.op_points[0]), calibrator=space.calibrators[int(rng.integers(len(space.calibrators)))])
         inside = _within(state, model, config)
         if inside is not None:
-            book.consider(inside, "random")
+            state.consider(inside, "random")
+
+
+def revisit(state: State, until: int) -> None:
+    """Last resort: the whole set for plans that a quick look had dropped, the least bad first."""
+    book = state.book
+    again = [d for d in book.dropped.values() if d.quick is not None and math.isfinite(d.quick.drop)]
+    for d in sorted(again, key=lambda d: d.quick.drop if d.quick is not None else math.inf):
+        if book.count >= until:
+            return
+        book.consider(d.config, "revisit", always=True)
 
 
 # ------------------------------------------------------------------------------------------------ spread

@@ -199,9 +199,9 @@ def drain(narrow: Any, wide: Any, top: int, expected: int) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _sum_of(narrow: Any, wide: Any, exponent: int) -> int:
+def _sum_of(narrow: Any, wide: Any, exponent: int) -> Any:
     """Values counted in the cells of both signs of one exponent pattern."""
-    total = 0
+    total = np.int64(0)
     for sign in range(2):
         start = sign * (CELLS // 2) + (exponent << MANTISSA_BITS)
         for k in range(start, start + (1 << MANTISSA_BITS)):

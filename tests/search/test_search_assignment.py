@@ -33,7 +33,7 @@ from qbench.search.loss import LossModel
 Codes = NDArray[np.int64]
 NEAR = 1e-6
 """HiGHS keeps rows of unit size to 1e-7 and the gap to 1e-9; both relative to the worst plan."""
-FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ SIDE = 5
 
 
 @st.composite
-def grids(draw: st.DrawFn, objectives: st.SearchStrategy[int] = st.integers(1, 4), most: int = 8) -> NDArray[np.float64]:
-    """[n, objectives] whole numbers 0..SIDE: ties and duplicates abound."""
-    k = draw(objectives)
-    rows = draw(st.lists(st.lists(st.integers(0, SIDE), min_size=k, max_size=k), max_size=most))
+def grids(draw: st.DrawFn, fewest: int = 1, most: int = 4) -> NDArray[np.float64]:
+    """[n, objectives], `fewest` to `most` objectives, whole numbers 0..SIDE: ties and duplicates abound."""
+    k = draw(st.integers(fewest, most))
+    rows = draw(st.lists(st.lists(st.integers(0, SIDE), min_size=k, max_size=k), max_size=8))
     return np.array(rows, np.float64).reshape(len(rows), k)
 
 
@@ -84,7 +84,7 @@ def test_hypervolume_counts_the_cells(points: NDArray[np.float64], data: st.Data
     assert hypervolume(points, reference) == cells(points, reference)
 
 
-@given(points=grids(st.integers(2, 3)), more=st.lists(st.integers(0, SIDE), min_size=3, max_size=3))
+@given(points=grids(2, 3), more=st.lists(st.integers(0, SIDE), min_size=3, max_size=3))
 def test_hypervolume_never_falls_with_a_point_more(points: NDArray[np.float64], more: list[int]) -> None:
     k = points.shape[1]
     reference = (SIDE + 1.0,) * k
@@ -94,7 +94,7 @@ def test_hypervolume_never_falls_with_a_point_more(points: NDArray[np.float64], 
     assert (hypervolume(longer, reference) > hypervolume(points, reference)) == grown
 
 
-@given(points=grids(st.just(3)), scale=st.tuples(*[st.floats(1e-3, 1e3)] * 3))
+@given(points=grids(3, 3), scale=st.tuples(*[st.floats(1e-3, 1e3)] * 3))
 def test_hypervolume_scales_with_each_objective(points: NDArray[np.float64], scale: tuple[float, float, float]) -> None:
     reference = np.full(3, SIDE + 1.0)
     assert hypervolume(points * scale, reference * scale) == pytest.approx(math.prod(scale) * hypervolume(points, reference), rel=1e-12, abs=0.0)

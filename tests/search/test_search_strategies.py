@@ -18,15 +18,17 @@ from qbench.search.optuna_driver import config_of, distributions, params
 from qbench.search.space import finest
 
 INT8, INT16, FP16, FP32 = Precision.INT8, Precision.INT16, Precision.FP16, Precision.FP32
-SPACE = problem(Path(), chain(6, fixed=(2,)), precisions=(INT8, INT16, FP16), op_points=("600MHz", "1000MHz")).space
+SPACE = problem(Path(), chain(5, fixed=(2,)), precisions=(INT8, INT16, FP16), op_points=("600MHz", "1000MHz")).space
+ROUNDS = {name: 18 for name in strategy_names()} | {"gp": 11}
+"""Past the random start of each: a population of 16, or 10 plans for the models. The Gaussian process takes its time from there on."""
 every_strategy = pytest.mark.parametrize("name", strategy_names())
 
 
 def costs(config: Config) -> Costs:
-    """INT8 costs accuracy, float costs time; more than three units in float are not allowed."""
+    """INT8 costs accuracy, float costs time; no more than two units may be wider than that."""
     low = sum(p is INT8 for p in config.precision)
     high = len(config.precision) - low
-    return Costs(0.01 * low, 1.0 + high, 2.0 + 0.5 * high, {"latency": high / 3.0 - 1.0})
+    return Costs(0.01 * low, 1.0 + high, 2.0 + 0.5 * high, {"latency": high / 2.0 - 1.0})
 
 
 def told(name: str, seed: int, rounds: int, space: Space = SPACE) -> tuple[Strategy, list[Config]]:
@@ -42,31 +44,32 @@ def told(name: str, seed: int, rounds: int, space: Space = SPACE) -> tuple[Strat
 @every_strategy
 def test_stays_in_the_space(name: str) -> None:
     """Also after its first, random generation, and where a unit has no choice."""
-    strategy, asked = told(name, 0, 18)
-    asked += strategy.ask(3)
-    assert len(asked) == 21
+    strategy, asked = told(name, 0, ROUNDS[name])
+    asked += strategy.ask(1)
+    assert len(asked) == ROUNDS[name] + 1
     assert all(SPACE.holds(config) for config in asked)
     assert all(config.precision[2] is FP16 for config in asked)
 
 
 @every_strategy
 def test_the_seed_decides(name: str) -> None:
-    first, again, other = (told(name, seed, 12)[1] for seed in (1, 1, 2))
+    first, again, other = (told(name, seed, rounds)[1] for seed, rounds in [(1, ROUNDS[name]), (1, ROUNDS[name]), (2, 8)])
     assert first == again
-    assert first != other
+    assert first[:8] != other
 
 
 @every_strategy
 def test_told_one_by_one_or_many_at_once(name: str) -> None:
     """The same answers, told in one go, in two or one after the other, lead to the same next question."""
     questions = []
-    for sizes in ([12], [5, 7], [1] * 12):
+    n = ROUNDS[name] - 1
+    for sizes in ([n], [5, n - 5], [1] * n):
         strategy = make_strategy(name, SPACE, 3)
-        answers = [(c, costs(c)) for c in strategy.ask(12)]
+        answers = [(c, costs(c)) for c in strategy.ask(n)]
         for size in sizes:
             strategy.tell(answers[:size])
             answers = answers[size:]
-        questions.append(strategy.ask(2))
+        questions.append(strategy.ask(1))
     assert questions[0] == questions[1] == questions[2]
 
 
@@ -79,12 +82,12 @@ def test_asked_one_by_one_or_many_at_once(name: str) -> None:
 @every_strategy
 def test_a_replay_asks_the_same(name: str) -> None:
     """What a resumed search needs: configs nobody asked for are told first, in order, then questions and answers as before."""
-    start = [Config((p,) * 2 + (FP16,) + (p,) * 3, "minmax", "per-channel", "1000MHz") for p in (INT8, INT16, FP16)]
+    start = [Config((p,) * 2 + (FP16,) + (p,) * 2, "minmax", "per-channel", "1000MHz") for p in (INT8, INT16, FP16)]
     runs = []
     for _ in range(2):
         strategy, asked = make_strategy(name, SPACE, 5), list[Config]()
         strategy.tell([(c, costs(c)) for c in start])
-        for _ in range(12):
+        for _ in range(ROUNDS[name] - 2):
             [config] = strategy.ask(1)
             assert SPACE.holds(config)
             strategy.tell([(config, costs(config))])
@@ -120,7 +123,7 @@ def test_answers_without_constraints_are_fine(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nsga2", "nsga3"])
 def test_constraints_steer_the_population(name: str) -> None:
-    """At most three of six units in float: a random question keeps that one time in five, a taught one far more often."""
+    """At most two of five units wider than INT8: a random question keeps that one time in nine, a taught one far more often."""
     strategy, _ = told(name, 0, 96)
     later = strategy.ask(32)
     kept = sum(costs(c).feasible for c in later) / len(later)
@@ -195,9 +198,9 @@ def test_uniform_is_one_precision_where_it_can_be(space: Space, precision: Preci
 
 
 def test_a_config_outside_is_not_held() -> None:
-    inside = Config((INT8, INT8, FP16, INT8, INT8, INT8), "minmax", "per-channel", "600MHz")
+    inside = Config((INT8, INT8, FP16, INT8, INT8), "minmax", "per-channel", "600MHz")
     assert SPACE.holds(inside)
-    for wrong in (Config(inside.precision[:5], *("minmax", "per-channel", "600MHz")), Config((FP32,) * 6, "minmax", "per-channel", "600MHz"),
+    for wrong in (Config(inside.precision[:4], "minmax", "per-channel", "600MHz"), Config((FP32,) * 5, "minmax", "per-channel", "600MHz"),
                   Config(inside.precision, "other", "per-channel", "600MHz"), Config(inside.precision, "minmax", "global", "600MHz"),
                   Config(inside.precision, "minmax", "per-channel", "1MHz")):
         assert not SPACE.holds(wrong)
