@@ -51,8 +51,9 @@ _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2}))?\s*(.*?)\s
 def _split(text: str, accepted: str) -> tuple[Decimal, str]:
     """Positive number and the unit behind it. Raises BudgetError."""
     found = _NUMBER.fullmatch(text)
-    if found is None:
-        hint = ": write the decimals with a point" if re.match(r"\s*\d+,\d", text) else ""
+    comma = re.match(r"\s*\d+,\d", text) is not None
+    if found is None or comma:
+        hint = ": write the decimals with a point" if comma else ""
         raise BudgetError(f"{text!r} is not a positive number with a unit{hint}; {accepted}")
     value = Decimal(found[1]).scaleb(int(found[2] or 0))
     if not 0 < value <= 10**15:

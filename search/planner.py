@@ -46,6 +46,7 @@ class Planner:
         self._tables: dict[str, LinearCosts] = {}
         self.base = base
         self._cuts: list[dict[int, int]] = []
+        self._lean: dict[str, Codes] = {}                        # operating point -> [1, units]
 
     def table(self, op_point: str) -> LinearCosts:
         if op_point not in self._tables:
@@ -117,8 +118,15 @@ class Planner:
                     limits = _tightened(limits, b, price)
         return None
 
+    def _leanest(self, op_point: str) -> Codes:
+        """The plan with the least memory that was found at `op_point`: what completes a partial plan most kindly."""
+        if op_point not in self._lean:
+            self._lean[op_point] = self._smallest(self._problem(op_point, None, ()))[None]
+        return self._lean[op_point]
+
     def _cover(self, codes: Codes, budget: Budget, op_point: str) -> dict[int, int]:
         """A small set of units whose codes break the memory `budget` whatever the others are (as far as FILLS tells)."""
+        self._leanest(op_point)
         fills = self._fills(codes)
         held = list(self.space.free)
         for u in self.space.free:
@@ -127,6 +135,8 @@ class Planner:
             tried[:, kept] = codes[kept]
             if all(not budget.met_by(p) for p in self.costs.price(tried, op_point)):
                 held = kept
+        if not held:                                # nothing tried fits: forbid no more than this very plan
+            held = list(self.space.free)
         return {u: int(codes[u]) for u in held}
 
     def _fills(self, codes: Codes) -> Codes:
@@ -135,7 +145,7 @@ class Planner:
         random = np.array([rng.choice(options, FILLS) for options in self.allowed], np.int64).T
         uniform = {p for options in self.allowed for p in options}
         same = [[p if p in options else options[0] for options in self.allowed] for p in sorted(uniform)]
-        return np.vstack([random, np.array(same, np.int64), codes[None]])
+        return np.vstack([random, np.array(same, np.int64), codes[None], *self._lean.values()])
 
     def _smallest(self, problem: Assignment) -> Codes:
         """Least peak memory that a descent by single units reaches from the best of the FILLS."""

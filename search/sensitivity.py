@@ -96,7 +96,8 @@ def loss_model(space: Space, names: Sequence[str], found: Sequence[Sensitivity])
     """The additive model, `names` being the pricer's precisions.
 
     A drop that lies within its error says little. The noise at the output then says more: it is turned into a drop by the
-    median ratio over the units whose drop is clear, and both are averaged by their errors (the proxy's error is itself).
+    median ratio over the units whose drop is clear, and both are averaged with the weights 1 / error (the proxy's error is itself),
+    so that of two units without a clear drop the noisier one never counts as safer.
     """
     index = {name: i for i, name in enumerate(names)}
     unit = np.zeros((len(space.units), len(names)))
@@ -105,8 +106,8 @@ def loss_model(space: Space, names: Sequence[str], found: Sequence[Sensitivity])
     floor = floor_of(error)
     error = np.maximum(error, floor)
     proxy = _proxy(drop, error, np.array([noise(s.accuracy) for s in found], float))
-    weight_drop, weight_proxy = 1.0 / error**2, 1.0 / np.maximum(proxy, floor) ** 2
-    value = np.maximum((drop * weight_drop + proxy * weight_proxy) / (weight_drop + weight_proxy), 0.0)
+    proxy = np.maximum(proxy, floor)
+    value = np.maximum(proxy * (drop + error) / (proxy + error), 0.0)        # weights 1/error and 1/proxy: more noise never means less loss
     value = np.where(drop > 2.0 * error, drop, value)
     spread = np.full_like(unit, floor)
     for s, v, e in zip(found, value, error, strict=True):
@@ -165,7 +166,7 @@ def suspects(model: LossModel, pairs: Sequence[Pair], codes: Sequence[int], know
     def alone(pair: Pair) -> float:
         return float(max(model.unit[u, codes[u]] for u in pair))
 
-    lowered = [p for p in pairs if (*p, codes[p[0]], codes[p[1]]) not in known and alone(p) > 0.0]
+    lowered = [p for p in pairs if (*p, codes[p[0]], codes[p[1]]) not in known and all(model.unit[u, codes[u]] > 0.0 for u in p)]
     return sorted(lowered, key=lambda p: (-alone(p), p))
 
 

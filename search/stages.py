@@ -193,8 +193,10 @@ def probe_surprises(state: State) -> None:
             continue
         for pair in islice(suspects(state.prior, state.pairs, plan.tolist(), set(state.prior.probed)), PER_ROUND):
             at = (Precision(state.names[plan[pair[0]]]), Precision(state.names[plan[pair[1]]]))
-            if len(state.couplings) >= PROBES or any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
+            if len(state.couplings) >= PROBES:
                 break
+            if any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
+                continue
             _learn(state, probe(space, state.look, pair, at, alone))
             model = state.model()
 
