@@ -161,7 +161,7 @@ def neighbours(network: Network, space: Space) -> list[Pair]:
 
 
 def suspects(model: LossModel, pairs: Sequence[Pair], codes: Sequence[int], known: set[tuple[int, int, int, int]]) -> list[Pair]:
-    """Pairs that are both lowered in the plan `codes` and not `known`, the ones that matter most alone first."""
+    """Pairs of which both units lose something at their codes in the plan, not `known`, the ones that matter most alone first."""
 
     def alone(pair: Pair) -> float:
         return float(max(model.unit[u, codes[u]] for u in pair))
