@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from qbench.statistics.observe import Observed
+    from qbench.statistics.stages import Stage
 
 MOST_WORKERS = 8
 """Batches in flight at most: each holds all watched activations of one batch. More threads go into each run."""
@@ -117,11 +118,17 @@ class _Pass:
             raise min(self._faults, key=lambda f: f[0])[1]
 
     def _work(self) -> None:
-        outputs = [o for t, o in self.watched.outputs.items() if t not in self.watched.inputs]
+        tensor_of = {o: t for t, o in self.watched.outputs.items()}
         while (batch := self._next()) is not None:
             try:
                 check_batch(self.data, batch, self.watched.expected)
-                self._count(batch, dict(zip(outputs, self._run(batch, outputs), strict=True)))
+                self._count(batch, {t: batch.feeds[t] for t in self.watched.inputs})
+                feeds = dict(batch.feeds)
+                for stage in self.watched.stages:
+                    made = self._run(stage, batch, feeds)
+                    self._count(batch, {tensor_of[o]: made[o] for o in stage.outputs})
+                    feeds = {stage.carried: made[stage.carried]} if stage.carried else {}
+                    made.clear()                                # its buffers serve the next stage
             except QbenchError as error:
                 with self._lock:
                     self._faults.append((batch.first, error))
@@ -141,20 +148,17 @@ class _Pass:
                 self._broken = True
                 raise
 
-    def _run(self, batch: Batch, outputs: list[str]) -> list[Array]:
-        if not outputs:
-            return []
+    def _run(self, stage: Stage, batch: Batch, feeds: dict[str, Array]) -> dict[str, Array]:
         try:
-            values: list[Array] = self.watched.session.run(outputs, dict(batch.feeds))
+            values = stage.session.run(list(stage.outputs), {k: feeds[k] for k in stage.inputs if k in feeds})
         except Exception as error:
             raise ModelError(f"onnxruntime fails on sample {batch.first} of data set {self.data.name!r}: "
                              f"{str(error).splitlines()[0][:300]}") from error
-        return values
+        return dict(zip(stage.outputs, values, strict=True))
 
     def _count(self, batch: Batch, values: dict[str, Array]) -> None:
         size = samples_in(batch)
-        for tensor, output in self.watched.outputs.items():
-            array = batch.feeds[tensor] if tensor in self.watched.inputs else values[output]
+        for tensor, array in values.items():
             counts = self.counters[tensor].update(array, batch.first, size)
             if self.stop and any(counts):
                 raise NonFinite(self._text(tensor, array, batch, size, counts))

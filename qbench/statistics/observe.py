@@ -20,6 +20,7 @@ import onnxruntime as ort
 
 from qbench.errors import InputError, ModelError
 from qbench.statistics.feeds import Expected
+from qbench.statistics.stages import Stage, stages
 
 Source = Path | str | bytes | ir.Model
 
@@ -29,13 +30,14 @@ _FLOATS = {"float32", "float64", "float16", "bfloat16"}
 
 @dataclass(frozen=True)
 class Observed:
-    """outputs   tensor asked for -> output of `session` that holds it; graph inputs map to themselves
+    """outputs   tensor asked for -> output of a stage that holds it; graph inputs map to themselves
+    stages       one after the other they put out everything
     inputs       graph inputs among the tensors: taken from the feeds
     absent       tensor asked for -> why it cannot be watched
     producer     tensor asked for -> text that names the node it comes from
     """
 
-    session: ort.InferenceSession
+    stages: tuple[Stage, ...]
     expected: tuple[Expected, ...]
     outputs: dict[str, str]
     inputs: frozenset[str]
@@ -44,7 +46,7 @@ class Observed:
 
 
 def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
-    """Session of the twin, `threads` wide.
+    """The twin in stages, its sessions `threads` wide.
 
     Raises InputError for a tensor that the model does not have, ModelError when the twin does not load.
     """
@@ -63,7 +65,9 @@ def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
     absent |= {t: f"holds {types[o]}, which is not a float type" for t, o in outputs.items() if types[o] not in _FLOATS}
     expected = tuple(Expected(i.name, _dtype(i.type), _shape(i.shape)) for i in session.get_inputs())
     kept = {t: o for t, o in outputs.items() if t not in absent}
-    return Observed(session, expected, kept, inputs & kept.keys(), {t: absent[t] for t in tensors if t in absent},
+    wanted = [o for t, o in kept.items() if t not in inputs]
+    parts = stages(model, wanted, session, lambda part: _session(part, threads)) if wanted else ()
+    return Observed(parts, expected, kept, inputs & kept.keys(), {t: absent[t] for t in tensors if t in absent},
                     {t: "model input" if t in inputs else inside[t] for t in kept})
 
 
