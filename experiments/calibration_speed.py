@@ -147,7 +147,15 @@ def child(model: Path, job: str) -> None:
         print(time.perf_counter() - start)
     else:
         statistics_of(load_network(model), Noise(int(job)))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10)))
+        print(peak_mib())
+
+
+def peak_mib() -> float:
+    """Peak resident memory of this process. Linux hands the parent's peak on to ru_maxrss of a child; VmHWM starts anew."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
 
 
 def in_child(model: Path, job: str, **environment: str) -> float:

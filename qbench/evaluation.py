@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qbench import qdq
+from qbench.errors import NonFinite
 from qbench.graph import PreparedModel
 from qbench.metrics import Fidelity, class_axis, interval, paired_drop
 from qbench.network import Network
@@ -48,7 +49,7 @@ class OnnxEvaluator:
     """
 
     def __init__(self, prepared: PreparedModel, dataset: Dataset, metric: Metric, *, seed: int = 0, threads: int | None = None,
-                 simulate: bool | None = None, progress: Progress = silent) -> None:
+                 simulate: bool | None = None, policy: str = "stop", progress: Progress = silent) -> None:
         self.prepared, self.network, self.dataset, self.metric, self.seed, self.threads = (
             prepared, prepared.network, dataset, metric, seed, threads)
         self.simulate = integer_kernels_saturate() if simulate is None else simulate
@@ -59,12 +60,15 @@ class OnnxEvaluator:
         self._reference: list[dict[str, Array]] = []
         self._rows = np.empty((0, 1))
         self._seconds = 0.0
-        self._run_float(progress)
+        self.warnings: list[str] = []
+        self._run_float(policy, progress)
 
-    def _run_float(self, progress: Progress) -> None:
+    def _run_float(self, policy: str, progress: Progress) -> None:
         start, rows, done, kept = time.perf_counter(), [], 0, 0
+        odd = 0
         session = Session(qdq.to_bytes(self.prepared.model), self.threads)
         for batch in self.dataset.batches(self.batch):
+            odd += not_finite(batch, self.dataset.name, policy)
             outputs = session.run(batch.feeds)
             rows.append(self.metric.statistics(outputs, batch.labels, outputs))
             kept += sum(v.nbytes for v in outputs.values())
@@ -72,6 +76,10 @@ class OnnxEvaluator:
             done += size_of(batch)
             progress("float reference", done, len(self.dataset))
         self._rows = np.concatenate(rows)
+        if odd:
+            self.warnings.append(f"{odd} evaluation samples hold NaN or infinity")
+        if constant_output(self._reference, self.network.outputs[0]):
+            self.warnings.append(f"output {self.network.outputs[0]!r} is the same for every evaluation sample: its accuracy says nothing")
         self._seconds = time.perf_counter() - start
         self.float_pass_equivalents += 1.0
 
@@ -171,6 +179,25 @@ class OnnxEvaluator:
     def _count(self, start: int, stop: int, samples: int) -> None:
         work = sum(k.macs for k in self.network.kernels[start:stop]) / max(self.network.macs, 1)
         self.float_pass_equivalents += work * samples / len(self.dataset)
+
+
+def not_finite(batch: Batch, name: str, policy: str) -> int:
+    """Samples of `batch` that hold NaN or infinity. Raises NonFinite naming the first, unless the policy is "ignore"."""
+    bad = np.zeros(size_of(batch), bool)
+    for key, values in batch.feeds.items():
+        if values.dtype.kind == "f":
+            odd = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            if odd.any() and policy != "ignore":
+                raise NonFinite(f"evaluation data set {name!r}: input {key!r} is not finite at sample {batch.first + int(np.argmax(odd))}. "
+                                "Mend the sample, or go on with --non-finite ignore")
+            bad |= odd
+    return int(bad.sum())
+
+
+def constant_output(outputs: list[dict[str, Array]], name: str) -> bool:
+    """True when a network of more than one sample gives the same values for all of them."""
+    first = outputs[0][name][:1]
+    return sum(len(o[name]) for o in outputs) > 1 and all(bool((o[name] == first).all()) for o in outputs)
 
 
 def first_integer(network: Network, plan: Plan) -> int:

@@ -5,21 +5,38 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from qbench.errors import InputError
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder; on a clean exit it takes the name `path`, on an error it is removed."""
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename) == os.fspath(temporary):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error      # the name that the user knows
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def refuse_overwriting(output: Path, **inputs: Path | str | None) -> None:
+    """Raises InputError when `output` is one of the files that the job reads; `inputs` by what the user calls them."""
+    goal = Path(output).resolve()
+    for name, source in inputs.items():
+        if source is not None and Path(source).resolve() == goal:
+            raise InputError(f"the output {output} is the {name.replace('_', ' ')} itself and would destroy it; give another name")
 
 
 def write_text(path: Path, text: str) -> None:

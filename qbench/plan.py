@@ -94,6 +94,8 @@ class Plan:
             body = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise PlanError(f"{path}: cannot be read ({error.strerror}); give a plan.json that qbench search wrote") from error
+        except UnicodeDecodeError as error:
+            raise PlanError(f"{path}: is not a text file; give a plan.json that qbench search wrote") from error
         except json.JSONDecodeError as error:
             raise PlanError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:

@@ -67,6 +67,8 @@ class SearchResult:
     warnings: tuple[str, ...] = ()
     mlflow: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False              # stopped by the user before it was done
+    unsure: tuple[str, ...] = ()
+    """Limits that the chosen plan meets, but not with the unfavourable end of its interval."""
     verified: Mapping[str, float] = field(default_factory=dict)
     """Accuracy of the written file, read back: `written`; with the FP16 rounding of its float units emulated: `fp16_emulated`."""
 
@@ -96,7 +98,7 @@ class SearchResult:
             "chosen": one(self.chosen) if self.chosen else None, "front": [one(c) for c in self.front],
             "candidates": [one(c) for c in self.candidates], "sensitivity": [dict(r) for r in self.sensitivity],
             "provenance": dict(self.provenance), "warnings": list(self.warnings), "mlflow": dict(self.mlflow),
-            "verified": dict(self.verified),
+            "verified": dict(self.verified), "unsure": list(self.unsure),
         }
         return _finite(body)  # type: ignore[no-any-return]
 
@@ -111,7 +113,7 @@ def result_from_dict(body: Mapping[str, Any]) -> SearchResult:
         chosen=_candidate(body["chosen"]) if body["chosen"] else None, front=tuple(map(_candidate, body["front"])),
         candidates=tuple(map(_candidate, body["candidates"])), sensitivity=tuple(body["sensitivity"]), target=body["target"], toolkit=body["toolkit"],
         model=body["model"], provenance=body["provenance"], warnings=tuple(body["warnings"]), mlflow=body["mlflow"], partial=body["partial"],
-        verified=body["verified"])
+        verified=body["verified"], unsure=tuple(body["unsure"]))
 
 
 def _candidate(c: Mapping[str, Any]) -> Candidate:

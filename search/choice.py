@@ -16,6 +16,10 @@ from qbench.search.problem import Problem
 from qbench.search.sensitivity import standard_error
 from qbench.search.space import Codes
 
+SMALLEST_TIE = 5e-5
+"""Drops closer than this are the same: half of what two decimals of a percentage show."""
+EQUAL = 1e-6
+"""Accuracies closer than this are equal: a uniform plan is not better by the seventh digit."""
 LARGEST_TIE = 0.002
 """Most of the metric's unit that one standard error may give away: small evaluation sets have large errors."""
 
@@ -35,9 +39,9 @@ def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | Non
     best = max(known, key=lambda c: c.accuracy.value, default=None)
     if best is None:
         return None
-    most = max(best.accuracy.drop, 0.0) + min(standard_error(best.accuracy), LARGEST_TIE)
+    most = max(best.accuracy.drop, 0.0) + min(max(standard_error(best.accuracy), SMALLEST_TIE), LARGEST_TIE)
     least = max((c.accuracy.value for c in known if c.origin == "uniform"), default=-math.inf)
-    tied = [c for c in known if c is best or (c.accuracy.drop <= most and c.accuracy.value >= least)]
+    tied = [c for c in known if c is best or (c.accuracy.drop <= most and c.accuracy.value >= least - EQUAL)]
     return min(tied, key=lambda c: (not c.sure, c.price.energy_mj, c.price.latency_ms, -c.accuracy.value))
 
 

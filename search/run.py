@@ -110,8 +110,16 @@ def _result(state: State, floats: Candidate, binding: Binding | None, partial: b
         feasible=feasible, binding=binding, budgets=problem.limits, sample=problem.sample, evaluated=book.count,
         float_pass_equivalents=book.bench.passes, wall_s=book.bench.wall_s, reference=floats,
         uniform={name: e.candidate for name, e in state.uniform.items()}, chosen=chosen, front=pareto(candidates, problem),
-        candidates=candidates, sensitivity=_rows(state), target=problem.target, toolkit=problem.toolkit, model=problem.model,
+        candidates=candidates, unsure=_unsure(chosen, problem) if feasible and chosen else (),
+        sensitivity=_rows(state), target=problem.target, toolkit=problem.toolkit, model=problem.model,
         provenance=problem.provenance, warnings=(*warnings, *_told(state)), partial=partial)
+
+
+def _unsure(chosen: Candidate, problem: Problem) -> tuple[str, ...]:
+    limits = [b.text for b in problem.budgets if not b.sure_by(chosen.price)]
+    if problem.max_drop is not None and not problem.max_drop.sure_by(chosen.accuracy):
+        limits.append(f"max-drop {problem.max_drop.text} ({chosen.accuracy.samples} samples cannot prove it)")
+    return tuple(limits)
 
 
 def _told(state: State) -> list[str]:

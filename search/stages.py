@@ -331,12 +331,12 @@ def scatter(state: State, until: int) -> None:
     book, space, model = state.book, state.book.bench.space, state.model()
     state.dropped = 0
     rng = np.random.default_rng(state.book.problem.seed)
-    for _ in range(ASKS * max(until - book.count, 0)):
-        if book.count >= until or not state.patient:
-            return
+    repeats = 0
+    while book.count < until and state.patient and repeats < 4 * REPEATS:
         codes = np.array([rng.choice(options) for options in state.planner.allowed], np.int64)
         config = replace(state.config(codes, state.op_points[0]), calibrator=space.calibrators[int(rng.integers(len(space.calibrators)))])
         inside = _within(state, model, config)
+        repeats = repeats + 1 if inside is None or book.known(inside) else 0
         if inside is not None:
             state.consider(inside, "random")
 

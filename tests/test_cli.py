@@ -208,3 +208,72 @@ def test_opset_eleven_model_through_the_whole_command_line(folder: Path) -> None
     qbench("quantize", "old.onnx", "--stats", "old-stats.npz", "-o", "old-q.onnx", cwd=folder)
     onnx.checker.check_model(str(folder / "old-q.onnx"), full_check=True)
     Session(folder / "old-q.onnx", 1)
+
+
+def test_no_command_destroys_what_it_reads(folder: Path) -> None:
+    qbench("stats", "net.onnx", "--data", "all.npz", "-o", "guard.npz", cwd=folder)
+    before = {name: (folder / name).read_bytes() for name in ("net.onnx", "all.npz", "guard.npz")}
+    for arguments in (["quantize", "net.onnx", "--stats", "guard.npz", "-o", "net.onnx"], ["quantize", "net.onnx", "--stats", "guard.npz", "-o", "./guard.npz"],
+                      ["stats", "net.onnx", "--data", "all.npz", "-o", "all.npz"], ["stats", "net.onnx", "--data", "all.npz", "-o", "net.onnx"]):
+        assert "would destroy it" in qbench(*arguments, cwd=folder, code=2).stderr
+    assert before == {name: (folder / name).read_bytes() for name in before}
+
+
+def test_a_shape_that_the_data_do_not_have_is_refused(folder: Path) -> None:
+    """Latency of one network beside accuracy of another would be a lie."""
+    w = {"w": RNG.normal(size=(5, 3, 3, 3)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["a"], "conv"), node("GlobalAveragePool", ["a"], ["p"]), node("Flatten", ["p"], ["y"])]
+    onnx.save(model(nodes, {"x": ["N", 3, "H", 16]}, {"y": ["N", 5]}, w), str(folder / "open.onnx"))
+    done = qbench("search", "-m", "open.onnx", "-d", "all.npz", "--input-shape", "x=1,3,32,16", "-o", "open", cwd=folder, code=2)
+    assert "1,3,32,16" in done.stderr and "[3, 16, 16]" in done.stderr
+    done = qbench("cost", "net.onnx", "--input-shape", "y=1,3,16,16", cwd=folder, code=2)
+    assert "no such input" in done.stderr
+
+
+def test_nan_in_the_evaluation_data_stops_a_search(folder: Path) -> None:
+    with np.load(folder / "eval.npz") as data:
+        x, labels = data["x"].copy(), data["labels"]
+    x[3, 0, 0, 0] = np.nan
+    np.savez(folder / "nan-eval.npz", x=x, labels=labels)
+    arguments = ["search", "-m", "net.onnx", "-d", "all.npz", "--eval-data", "nan-eval.npz", "--metric", "top1", "--trials", "3", "-o", "nan-out", "--no-track"]
+    assert "sample 3" in qbench(*arguments, cwd=folder, code=2).stderr
+    body = json.loads(qbench(*arguments, "--non-finite", "ignore", "--json", cwd=folder).stdout)
+    assert any("1 evaluation samples hold NaN" in w for w in body["warnings"])
+
+
+def test_a_binary_plan_is_no_traceback(folder: Path) -> None:
+    done = qbench("quantize", "net.onnx", "--plan", "net.onnx", "-o", "x.onnx", cwd=folder, code=2)
+    assert "not a text file" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_reader_who_leaves_early_changes_no_exit_code(folder: Path) -> None:
+    for options in ([], ["--json"]):
+        command = " ".join([sys.executable, "-m", "qbench", "cost", "net.onnx", *options, "|", "head", "-c", "10", "; exit ${PIPESTATUS[0]}"])
+        done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+def test_native_group_normalization_is_priced(folder: Path) -> None:
+    w = {"w": RNG.normal(size=(8, 3, 3, 3)).astype(np.float32), "s": np.ones(8, np.float32), "b": np.zeros(8, np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["a"], "conv"), node("GroupNormalization", ["a", "s", "b"], ["n"], "gn", num_groups=4), node("Relu", ["n"], ["y"])]
+    onnx.save(model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 8, 14, 14]}, w, opset=21, ir_version=10), str(folder / "gn.onnx"))
+    row = json.loads(qbench("cost", "gn.onnx", "--json", cwd=folder).stdout)[0]
+    assert any(k["op"].startswith("GroupNormalization") for k in row["kernels"])
+
+
+def test_a_second_search_in_a_folder_leaves_no_plans_of_the_first(searched: dict[str, Any], folder: Path) -> None:
+    for seed in (1, 2):
+        done = qbench("search", "-b", "20ms", "-m", "net.onnx", "-d", "all.npz", "--eval-data", "eval.npz", "--metric", "top1", "--trials", 14 - 4 * seed,
+                      "--seed", seed, "-o", "shared", "--no-track", "--json", cwd=folder)
+        body = json.loads(done.stdout)
+        assert {f"plans/{p.name}" for p in (folder / "shared" / "plans").iterdir()} == {c["plan"] for c in body["candidates"]}
+
+
+def test_far_more_trials_than_plans_ends(folder: Path) -> None:
+    w = {"w": RNG.normal(size=(5, 3, 3, 3)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["a"], "conv"), node("GlobalAveragePool", ["a"], ["p"]), node("Flatten", ["p"], ["y"])]
+    onnx.save(model(nodes, {"x": ["N", 3, 16, 16]}, {"y": ["N", 5]}, w), str(folder / "one.onnx"))
+    done = qbench("search", "-b", "20ms", "-m", "one.onnx", "-d", "all.npz", "--eval-data", "eval.npz", "--metric", "top1", "--trials", 100000, "-o", "one",
+                  "--no-track", "--json", cwd=folder)
+    assert json.loads(done.stdout)["evaluated"] < 100

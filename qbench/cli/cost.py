@@ -36,10 +36,14 @@ def command(
         options.print_json(rows)
         return
     page = options.out()
+    said = ""
     for row in rows:
         page.print(f"{row['target']} {row['precision']} at {row['op_point']}: {row['latency_ms']:.3g} ms "
                    f"({row['latency_ms_low']:.3g} to {row['latency_ms_high']:.3g}), {row['macs'] / 1e6:.4g} M MACs, "
                    f"peak memory {row['peak_memory_bytes'] / 1e6:.3g} MB (lower bound {row['memory_lower_bound_bytes'] / 1e6:.3g} MB)", soft_wrap=True)
-        page.print(f"interval: {row['provenance']['interval']}; fitted on {row['provenance']['fitted_on']}; validated on "
-                   f"{row['provenance']['validated_on']}", style="dim", soft_wrap=True, markup=False)
+        basis = (f"interval: {row['provenance']['interval']}; fitted on {row['provenance']['fitted_on']}; validated on "
+                 f"{row['provenance']['validated_on']}")
+        if basis != said:
+            page.print(basis, style="dim", markup=False)
+        said = basis
         page.print(terminal.kernel_table(row["kernels"], page.width, relative_power=row["power_is_relative"]))

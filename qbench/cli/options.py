@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from qbench.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-DataOption = Annotated[str | None, typer.Option("--data", "-d", help="Calibration data: a .npz, a folder, or module:function.")]
+DataOption = Annotated[str | None, typer.Option("--data", "-d", help="Calibration data: a .npz, a folder, or module:function that yields one dict (input name -> array) per sample.")]
 ShapesOption = Annotated[list[str] | None, typer.Option("--input-shape", help="Shape of an input with open axes, e.g. x=1,3,224,224.")]
 PreprocessOption = Annotated[str | None, typer.Option(
     "--preprocess", help="How pictures become inputs, e.g. size=224x224,colour=rgb,mean=0.485/0.456/0.406,std=0.229/0.224/0.225.")]
@@ -45,16 +46,29 @@ def console() -> Console:
 
 
 def out() -> Console:
-    """Standard output, where results go."""
+    """Standard output, where results go. A reader who leaves early (`| head`) changes nothing, the exit code included."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Page(Console):
+        def on_broken_pipe(self) -> None:
+            forget_stdout()
+
+    return Page(highlight=False)
 
 
 def print_json(body: Any) -> None:
     """One JSON value on standard output."""
-    json.dump(body, sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")
+    try:
+        json.dump(body, sys.stdout, indent=1, ensure_ascii=False)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        forget_stdout()
+
+
+def forget_stdout() -> None:
+    """Nobody reads any more: what is still to be written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def existing(path: Path, what: str) -> Path:

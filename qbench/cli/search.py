@@ -30,7 +30,7 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
-    non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in calibration: stop, or ignore them.")] = "stop",
+    non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in the data: stop, or ignore them.")] = "stop",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default qbench-out/MODEL-TARGET.")] = None,
     track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
     as_json: JsonOption = False,

@@ -10,6 +10,7 @@ import typer
 from qbench.cli import options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption
 from qbench.errors import InputError
+from qbench.files import refuse_overwriting
 
 
 def command(
@@ -29,6 +30,7 @@ def command(
     [bold]qbench stats merge shard1.npz shard2.npz -o stats.npz[/bold]
         the same numbers as one pass over both shards, in whatever order
     """
+    refuse_overwriting(output, data=data, **{f"input {a}": a for a in arguments})
     statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, non_finite)
     statistics.save(output)
     warnings = statistics.warnings()

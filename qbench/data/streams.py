@@ -185,7 +185,8 @@ class FunctionDataset:
     def _all(self) -> Iterator[Sample]:
         for n, stored in enumerate(self.function()):
             if not isinstance(stored, Mapping):
-                raise DataError(f"{self.name}: item {n} is a {type(stored).__name__}; wanted a dict of input name -> array")
+                raise DataError(f"{self.name}: item {n} is a {type(stored).__name__}; wanted one dict of input name -> array "
+                                f"per sample: yield them one by one, or return a list of dicts")
             yield from one_by_one({k: np.asarray(v) for k, v in stored.items()}, self.inputs, f"{self.name}, item {n}")
 
     @cached_property

@@ -61,7 +61,8 @@ def _tensors(graph: ir.Graph) -> dict[str, TensorSpec]:
             else:
                 node = value.producer()
                 raise ModelError(f"tensor {value.name!r} of node {node.name if node else '?'!r} ({node.op_type if node else 'input'}) has no static "
-                                 f"shape ({shape}); give the input shapes with --input-shape NAME=1,3,224,224, or cut the model before it")
+                                 f"shape ({shape}). Where inputs have open axes, give them with --input-shape NAME=1,3,224,224; otherwise onnx cannot "
+                                 f"infer the shape of {node.op_type if node else 'this input'}: add it to the model's value_info, or cut the model before it")
         found[str(value.name)] = TensorSpec(str(value.name), static, dtype)
     return found
 

@@ -26,6 +26,8 @@ def read(source: Path | str | ir.Model) -> tuple[ir.Model, str, str]:
     if isinstance(source, ir.Model):
         return source, source.graph.name or "model", _key_of_model(source)
     path = Path(source)
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder; give an .onnx or a .pt2 model")
     if not path.is_file():
         raise ModelError(f"{path}: no such file; give an .onnx or a .pt2 model")
     if path.suffix == ".pt2":

@@ -61,7 +61,7 @@ def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple
     before = {v: n.name for n in model.graph for v in _weight_names(n)}
     _fold(model)
     _restore_names(model, before)
-    passes.ShapeInferencePass()(model)
+    _infer_shapes(model)
     static = _static_twin(model, input_shapes or {})
     network = build_network(static, name, key, {k: v for k, v in original.items() if k != v})
     return PreparedModel(model, network)
@@ -156,8 +156,30 @@ def _restore_names(model: ir.Model, before: Mapping[str, str | None]) -> None:
     passes.NameFixPass()(model)
 
 
+KEEPS_SHAPE = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization", "Gelu", "Mish", "Swish", "HardSwish",
+               "Softplus", "Softsign", "ThresholdedRelu", "Selu", "Celu", "Elu", "Clip", "LRN", "MeanVarianceNormalization"}
+"""Operators whose output has the shape of their first input; onnx does not infer all of them in every opset."""
+
+
+def _infer_shapes(model: ir.Model) -> None:
+    """onnx's shape inference, helped over operators that keep their input's shape."""
+    while True:
+        passes.ShapeInferencePass()(model)
+        helped = False
+        for node in model.graph.all_nodes():
+            source = node.inputs[0] if node.inputs else None
+            if node.op_type in KEEPS_SHAPE and node.outputs[0].shape is None and source is not None and source.shape is not None:
+                node.outputs[0].shape, node.outputs[0].type = source.shape.copy(), source.type
+                helped = True
+        if not helped:
+            return
+
+
 def _static_twin(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> ir.Model:
     twin = model.clone()
+    names = [str(v.name) for v in twin.graph.inputs]
+    if odd := sorted(set(shapes) - set(names)):
+        raise ModelError(f"--input-shape {odd[0]}: the model has no such input; its inputs: {', '.join(names)}")
     for value in twin.graph.inputs:
         value.shape = ir.Shape(_static_shape(value, shapes))
     for node in twin.graph.all_nodes():
@@ -171,7 +193,7 @@ def _static_twin(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> ir.M
     logger.setLevel(logging.ERROR)
     try:
         optimizer.fold_constants(twin, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT, onnx_shape_inference=True)
-        passes.ShapeInferencePass()(twin)
+        _infer_shapes(twin)
         passes.RemoveUnusedNodesPass()(twin)
     finally:
         logger.setLevel(level)
@@ -185,7 +207,7 @@ def _static_shape(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> lis
         given = list(shapes[name])
         if declared is not None and (len(given) != len(declared) or any(
                 isinstance(d, int) and d != g for d, g in zip(declared, given, strict=True))):
-            raise ModelError(f"input {name!r} is declared as {list(declared)}, but shape {given} was given")
+            raise ModelError(f"input {name!r} is declared as [{', '.join(str(d) for d in declared)}], but shape {given} was given")
         return given
     if declared is None:
         raise ModelError(f"input {name!r} has no shape; give one: --input-shape {name}=1,3,224,224")

@@ -41,6 +41,9 @@ class TopK(RowMetric):
         if want.size and not (want.min() >= 0 and want.max() < scores.shape[1]):
             raise DataError(f"metric {self.name}: labels run from {want.min()} to {want.max()}, the model has {scores.shape[1]} "
                             "classes numbered from 0. Labels that start at 1, or another class list?")
+        if self.k >= scores.shape[1]:
+            raise DataError(f"metric {self.name}: the model has {scores.shape[1]} classes, so the label is always among the first {self.k}; "
+                            f"give k below {scores.shape[1]}")
         own = scores[np.arange(len(scores)), want][:, None]
         before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < want[:, None]))
         right = (before.sum(1) < self.k) & ~np.isnan(scores).any(1)

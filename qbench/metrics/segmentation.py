@@ -37,8 +37,9 @@ class Overlap(RowMetric):
     def statistics(self, outputs: Mapping[str, Array], labels: Array | None, reference: Mapping[str, Array]) -> Rows:
         """[intersection of each class ..., output area plus label area of each class ...] in pixels."""
         scores = self.judged(outputs)
-        if scores.ndim < 2 or scores.shape[self.axis] < 2:
-            raise DataError(f"metric {self.name} wants one score per class along axis {self.axis}; the output is {list(scores.shape)}")
+        if scores.ndim < 3 or scores.shape[self.axis] < 2:
+            raise DataError(f"metric {self.name} wants a map of one score per class along axis {self.axis}; "
+                            f"the output is {list(scores.shape)}. For one label a sample use top1")
         count = scores.shape[self.axis]
         found, want = highest(scores, self.axis), self.known(labels, len(scores))
         if want.shape != found.shape or want.dtype.kind not in "iub":

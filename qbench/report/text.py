@@ -137,6 +137,8 @@ def side_by_side(result: SearchResult) -> list[tuple[str, Candidate]]:
 
 def meets(c: Candidate, result: SearchResult) -> str:
     """"yes", "on the mean" (the interval's upper end does not), "no", or "no budget"."""
+    if c is result.reference:
+        return ""
     if not result.budgets:
         return "no budget"
     return "yes" if c.sure else "on the mean" if c.feasible else "no"
@@ -243,7 +245,8 @@ def verdict(result: SearchResult) -> str:
     if not result.budgets:
         return early + "No budget was given: the most accurate plan found."
     if not result.chosen.sure:
-        return early + "Meets the budget with its predicted mean; the upper end of the interval does not."
+        limits = ", ".join(plain(u) for u in result.unsure)
+        return early + "Meets the budget with its predicted mean; the far end of the interval does not" + (f" keep {limits}." if limits else ".")
     return early + "Meets the budget, also with the upper end of the predicted interval."
 
 

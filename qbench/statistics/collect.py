@@ -60,7 +60,8 @@ def collect(model: Path | str | bytes | ir.Model, tensors: Sequence[str], data: 
     run = _Pass(watched, data, _Cut(data.batches(batch), total), total, policy == "stop", progress)
     run.go(workers)
     key = data.key if total == len(data) else f"{data.key}[:{total}]"
-    seen = {t: run.counters[t].statistics() for t in watched.outputs}
+    with ThreadPoolExecutor(workers) as pool:
+        seen = dict(zip(watched.outputs, pool.map(Counter.statistics, run.counters.values()), strict=True))
     return Statistics(model_key or _key(model), (Source(key, data.name, run.done),), seen, watched.absent, policy)
 
 
@@ -158,10 +159,16 @@ class _Pass:
 
     def _count(self, batch: Batch, values: dict[str, Array]) -> None:
         size = samples_in(batch)
-        for tensor, array in values.items():
-            counts = self.counters[tensor].update(array, batch.first, size)
-            if self.stop and any(counts):
-                raise NonFinite(self._text(tensor, array, batch, size, counts))
+        left, faults = list(values), {}
+        while left:
+            tensor = next((t for t in left if not self.counters[t].busy), left[0])      # rather than wait for another worker
+            left.remove(tensor)
+            counts = self.counters[tensor].update(values[tensor], batch.first, size)
+            if any(counts):
+                faults[tensor] = counts
+        if self.stop and faults:
+            tensor = next(t for t in values if t in faults)     # the first on the way through the network is to blame
+            raise NonFinite(self._text(tensor, values[tensor], batch, size, faults[tensor]))
 
     def _text(self, tensor: str, array: Array, batch: Batch, size: int, counts: tuple[int, int, int]) -> str:
         import numpy as np

@@ -52,6 +52,11 @@ class Counter:
         self._channels: tuple[Singles, Singles] | None = None   # extremes along axis 1
         self._no_axis = False                                   # axis 1 is not one of channels: absent once, or of another length
 
+    @property
+    def busy(self) -> bool:
+        """Another thread is counting this very tensor; `update` would wait."""
+        return self._lock.locked()
+
     def update(self, values: NDArray[Any], first: int, samples: int) -> tuple[int, int, int]:
         """Count a float array; returns how many NaN, +Inf and -Inf it held.
 

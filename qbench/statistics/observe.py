@@ -2,7 +2,7 @@
 
 Tensors inside the branches of an If are led out through extra outputs of the If: the branch not taken gives an empty
 tensor, so a branch that no sample takes shows as "never observed" (BUG case B06). Bodies of Loop and Scan stay closed.
-Weights in external files are neither read nor copied (BUG case B19).
+Weights in external files are neither read nor copied (BUG case B19), those in memory are lent to onnxruntime.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from qbench.errors import InputError, ModelError
 from qbench.statistics.feeds import Expected
 from qbench.statistics.stages import Stage, stages
 
 Source = Path | str | bytes | ir.Model
+Lent = tuple[NDArray[Any], ort.OrtValue]                # a weight, and the same memory as onnxruntime knows it
 
 _NUMPY = {"float": "float32", "double": "float64"}      # other names of onnxruntime are those of numpy
+LENT_BYTES = 4096               # smaller ones may hold shapes, which onnxruntime looks into
 _FLOATS = {"float32", "float64", "float16", "bfloat16"}
 
 
@@ -35,6 +38,7 @@ class Observed:
     inputs       graph inputs among the tensors: taken from the feeds
     absent       tensor asked for -> why it cannot be watched
     producer     tensor asked for -> text that names the node it comes from
+    weights      what `session` borrows: must live as long
     """
 
     stages: tuple[Stage, ...]
@@ -43,6 +47,7 @@ class Observed:
     inputs: frozenset[str]
     absent: dict[str, str]
     producer: dict[str, str]
+    weights: tuple[Lent, ...]
 
 
 def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
@@ -59,16 +64,17 @@ def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
     led = _lead_out(graph, {t for t in tensors if t not in inputs and t not in absent}, _Names(model))
     declared = {id(v) for v in graph.outputs}
     graph.outputs.extend(v for v in led.values() if id(v) not in declared)
-    session = _session(model, threads)
+    weights = _lent(graph)
+    session = _session(model, threads, weights)
     types = {o.name: _dtype(o.type) for o in (*session.get_outputs(), *session.get_inputs())}
     outputs = {t: t if t in inputs else str(led[t].name) for t in tensors if t in inputs or t in led}
     absent |= {t: f"holds {types[o]}, which is not a float type" for t, o in outputs.items() if types[o] not in _FLOATS}
     expected = tuple(Expected(i.name, _dtype(i.type), _shape(i.shape)) for i in session.get_inputs())
     kept = {t: o for t, o in outputs.items() if t not in absent}
     wanted = [o for t, o in kept.items() if t not in inputs]
-    parts = stages(model, wanted, session, lambda part: _session(part, threads)) if wanted else ()
+    parts = stages(model, wanted, session, lambda part: _session(part, threads, weights)) if wanted else ()
     return Observed(parts, expected, kept, inputs & kept.keys(), {t: absent[t] for t in tensors if t in absent},
-                    {t: "model input" if t in inputs else inside[t] for t in kept})
+                    {t: "model input" if t in inputs else inside[t] for t in kept}, tuple(weights.values()))
 
 
 def _copy(source: Source) -> ir.Model:
@@ -153,14 +159,30 @@ def _through_if(node: ir.Node, taken: ir.Graph, others: list[ir.Graph], value: i
     return out
 
 
-def _session(model: ir.Model, threads: int) -> ort.InferenceSession:
+def _lent(graph: ir.Graph) -> dict[str, Lent]:
+    """Takes the large float32 weights out of the graph, leaving references: writing and parsing them takes longer than a run."""
+    lent = {}
+    overridable = {v.name for v in graph.inputs}
+    for name, value in graph.initializers.items():
+        held = value.const_value
+        if isinstance(held, ir.Tensor) and held.dtype == ir.DataType.FLOAT and held.nbytes >= LENT_BYTES and name not in overridable:
+            array = np.ascontiguousarray(held.numpy())
+            lent[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
+            value.const_value = ir.ExternalTensor("lent", 0, held.nbytes, held.dtype, name=name, shape=ir.Shape(array.shape), base_dir="")
+    return lent
+
+
+def _session(model: ir.Model, threads: int, lent: dict[str, Lent]) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_mem_pattern = False      # a planned block for all activations does not suit outputs that outlive the run: 10 % slower
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")    # the cores count while no kernel runs
-    folders = [v.const_value.base_dir for v in model.graph.initializers.values() if isinstance(v.const_value, ir.ExternalTensor)]
+    mine = {name: lent[name][1] for name in model.graph.initializers if name in lent}
+    options.add_external_initializers(list(mine), list(mine.values()))
+    folders = [v.const_value.base_dir for n, v in model.graph.initializers.items()
+               if isinstance(v.const_value, ir.ExternalTensor) and n not in mine]
     if folders:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(folders[0]).resolve()))
     try:

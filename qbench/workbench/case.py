@@ -15,6 +15,8 @@ from qbench.network import Network
 from qbench.protocols import Dataset, Metric
 from qbench.samples import Sample, load_sample
 
+FEW = 30
+"""Evaluation samples below which an accuracy comes with a warning."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -61,9 +63,13 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     prepared = open_model(model, input_shapes)
     calibration = open_data(data, prepared, preprocess, limit)
     evaluation = open_data(eval_data, prepared, preprocess, limit) if eval_data else calibration
+    for found in [calibration, evaluation] if input_shapes else []:
+        _same_shape(found, prepared.network, input_shapes or {})
     warnings: tuple[str, ...] = ()
     if not eval_data:
         warnings = ("calibrated and evaluated on the same samples: accuracies are optimistic; give others with --eval-data",)
+    if len(evaluation) < FEW:
+        warnings = (*warnings, f"only {len(evaluation)} evaluation samples: their accuracy says little; {FEW} or more are better")
     chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
     if not metric:
         warnings = (*warnings, f"no --metric given: {chosen.name} is used")
@@ -78,6 +84,16 @@ def open_model(model: Path, input_shapes: Shapes | None = None) -> PreparedModel
 def _sample_case(sample: Sample, metric: str | None) -> Case:
     prepared = load_network(sample.model)
     return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample)
+
+
+def _same_shape(data: Dataset, network: Network, shapes: Shapes) -> None:
+    """Accuracy and latency must be of one network: the shapes given for open axes are those that the chip will run."""
+    feeds = next(iter(data.batches(1))).feeds
+    for name in shapes:
+        want, got = network.tensors[name].shape, feeds[name].shape
+        if got[1:] != want[1:]:
+            raise InputError(f"--input-shape {name}={','.join(map(str, want))}, but data set {data.name} holds samples of shape "
+                             f"{list(got[1:])}: latency and accuracy would be of two different networks. Give the shape of the data, or resize them")
 
 
 def open_data(spec: str, prepared: PreparedModel, preprocess: str | None = None, limit: int | None = None) -> Dataset:

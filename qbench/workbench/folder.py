@@ -26,7 +26,13 @@ SAME = 1e-9
 
 
 def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, evaluator: OnnxEvaluator) -> SearchResult:
-    """Write and verify the chosen plan's files. Returns the result with what the verification found."""
+    """Write and verify the chosen plan's files. Returns the result with what the verification found.
+
+    Plans of an earlier, different search in the same folder are removed: plans/ holds those of summary.json.
+    """
+    mine = {folder / c.plan for c in result.candidates}
+    for stale in set((folder / "plans").glob("*.json")) - mine:
+        stale.unlink()
     if result.chosen is None:
         _write_summary(result, folder, [], [])
         return result

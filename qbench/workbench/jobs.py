@@ -12,6 +12,7 @@ from qbench import calibrators, qdq, targets
 from qbench.cost import CostTable
 from qbench.errors import InputError
 from qbench.evaluation import OnnxEvaluator
+from qbench.files import refuse_overwriting
 from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan, check_fits
 from qbench.protocols import Progress, silent
@@ -83,7 +84,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     name = case.sample.name if case.sample else network.name
     with Tracker.start(folder, name, target.name) if job.track else NoTracker() as tracker:
         statistics = statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
-        evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, progress=progress)
+        evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
         allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
         plans = Plans(network, statistics, schemes_of(target, toolkit), target.name, toolkit)
         problem = Problem(
@@ -93,7 +94,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem))
         found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
-        told = (*case.warnings, *statistics.warnings(), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
 
@@ -144,6 +145,7 @@ def quantize(model: Path, output: Path, *, plan_file: Path | None = None, stats_
              precision: str = "int8", granularity: str = "per-channel", target_name: str = "rk3588", toolkit: str | None = None,
              input_shapes: Shapes | None = None) -> dict[str, Any]:
     """Write the Q/DQ model of a plan, or of one precision with ranges from statistics. Returns what was written, JSON-ready."""
+    refuse_overwriting(output, model=model, plan=plan_file, statistics_file=stats_file)
     prepared = open_model(model, input_shapes)
     if plan_file is not None:
         if stats_file is not None:

@@ -75,7 +75,7 @@ def test_every_row_has_one_cell_per_plan(whole: Finished) -> None:
     assert by_name["accuracy"].cells[-1] == text.Cell("93.01", "[92.50, 93.49]")
     assert by_name["latency"].cells[-1] == text.Cell("13.4", "[11.5, 15.7]")
     assert by_name["drop"].cells[0] == text.Cell("")
-    assert [c.value for c in by_name["budget"].cells] == ["no", "yes", "no", "no", "yes"]
+    assert [c.value for c in by_name["budget"].cells] == ["", "yes", "no", "no", "yes"]
 
 
 def test_power_is_called_unvalidated_unless_the_provenance_says_better(whole: Finished) -> None:
