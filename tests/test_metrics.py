@@ -199,7 +199,7 @@ def test_a_nan_is_never_right() -> None:
     nan = np.full((1, 2), np.nan)
     labels = np.array([0])
     assert make("top1").statistics({"y": nan}, labels, {})[0, 0] == 0
-    assert make("topk:k=2").statistics({"y": np.array([[0.0, np.nan]])}, labels, {})[0, 0] == 0
+    assert make("topk:k=2").statistics({"y": np.array([[0.0, np.nan, 1.0]])}, labels, {})[0, 0] == 0
     good = np.array([[1.0], [0.0]])
     for label in (0, 1):
         metric = make("accuracy:threshold=0.5")

@@ -243,7 +243,7 @@ def verdict(result: SearchResult) -> str:
     if result.chosen is None:
         return early + "No plan was evaluated."
     if not result.budgets:
-        return early + "No budget was given: the most accurate plan found."
+        return early + "No budget was given: the most frugal plan that is as accurate as the best one."
     if not result.chosen.sure:
         limits = ", ".join(plain(u) for u in result.unsure)
         return early + "Meets the budget with its predicted mean; the far end of the interval does not" + (f" keep {limits}." if limits else ".")

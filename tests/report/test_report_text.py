@@ -89,11 +89,12 @@ def test_verdicts(whole: Finished, infeasible: Finished, bare: Finished) -> None
     result = whole.result
     assert result.chosen is not None
     assert text.verdict(result) == "Meets the budget, also with the upper end of the predicted interval."
-    assert "upper end of the interval does not" in text.verdict(replace(result, chosen=replace(result.chosen, sure=False)))
+    unsure = replace(result, chosen=replace(result.chosen, sure=False), unsure=("20ms",))
+    assert text.verdict(unsure) == "Meets the budget with its predicted mean; the far end of the interval does not keep 20ms."
     assert text.verdict(infeasible.result) == (
         "No plan meets the budget. What binds: latency 0.01 ms. Best possible: 11.9 ms (all INT8 at 1000MHz).")
     assert text.verdict(bare.result) == "Stopped before the search was done. No plan was evaluated."
-    assert text.verdict(replace(result, budgets=())) == "No budget was given: the most accurate plan found."
+    assert text.verdict(replace(result, budgets=())) == "No budget was given: the most frugal plan that is as accurate as the best one."
     assert text.found(bare.result) == ""
     assert text.found(result) == "13.4 ms [11.5, 15.7] predicted, dice 93.01 %, 0.04 points below float; 21 INT8, 3 FP16"
 
