@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,16 @@ def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
     declared = {id(v) for v in graph.outputs}
     graph.outputs.extend(v for v in led.values() if id(v) not in declared)
     weights = _lent(graph)
-    session = _session(model, threads, weights)
-    types = {o.name: _dtype(o.type) for o in (*session.get_outputs(), *session.get_inputs())}
+    build = cache(partial(_session, threads=threads, lent=weights))
+    types = {str(v.name): _dtype(v.dtype) for v in (*graph.inputs, *led.values())}
+    if "" in types.values():                                    # not inferred, but onnxruntime knows
+        types = {o.name: _ort_dtype(o.type) for o in (*build(model).get_outputs(), *build(model).get_inputs())}
     outputs = {t: t if t in inputs else str(led[t].name) for t in tensors if t in inputs or t in led}
     absent |= {t: f"holds {types[o]}, which is not a float type" for t, o in outputs.items() if types[o] not in _FLOATS}
-    expected = tuple(Expected(i.name, _dtype(i.type), _shape(i.shape)) for i in session.get_inputs())
+    expected = tuple(Expected(str(v.name), types[str(v.name)], _shape(v.shape)) for v in graph.inputs if v.name in inputs)
     kept = {t: o for t, o in outputs.items() if t not in absent}
     wanted = [o for t, o in kept.items() if t not in inputs]
-    parts = stages(model, wanted, session, lambda part: _session(part, threads, weights)) if wanted else ()
+    parts = stages(model, wanted, build) if wanted else ()
     return Observed(parts, expected, kept, inputs & kept.keys(), {t: absent[t] for t in tensors if t in absent},
                     {t: "model input" if t in inputs else inside[t] for t in kept}, tuple(weights.values()))
 
@@ -165,7 +168,9 @@ def _lent(graph: ir.Graph) -> dict[str, Lent]:
     overridable = {v.name for v in graph.inputs}
     for name, value in graph.initializers.items():
         held = value.const_value
-        if isinstance(held, ir.Tensor) and held.dtype == ir.DataType.FLOAT and held.nbytes >= LENT_BYTES and name not in overridable:
+        if held is None or isinstance(held, ir.ExternalTensor) or name in overridable:
+            continue
+        if held.dtype == ir.DataType.FLOAT and held.nbytes >= LENT_BYTES:
             array = np.ascontiguousarray(held.numpy())
             lent[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
             value.const_value = ir.ExternalTensor("lent", 0, held.nbytes, held.dtype, name=name, shape=ir.Shape(array.shape), base_dir="")
@@ -191,11 +196,18 @@ def _session(model: ir.Model, threads: int, lent: dict[str, Lent]) -> ort.Infere
         raise ModelError(f"onnxruntime cannot load the model with its activations as outputs: {str(error).splitlines()[0][:300]}") from error
 
 
-def _dtype(text: str) -> str:
+def _dtype(dtype: ir.DataType | None) -> str:
+    """numpy name; "" when it is not known."""
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
+        return ""
+    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy())
+
+
+def _ort_dtype(text: str) -> str:
     """numpy name of onnxruntime's "tensor(float)"."""
     inner = text[text.find("(") + 1 : -1] if text.startswith("tensor(") else text
     return _NUMPY.get(inner, inner)
 
 
 def _shape(shape: Any) -> tuple[int | str, ...] | None:
-    return tuple(d if isinstance(d, int) else (d or "?") for d in shape) if shape is not None else None
+    return tuple(d if isinstance(d, int) else (d.value or "?") for d in shape) if shape is not None else None

@@ -31,12 +31,12 @@ class Stage:
     carried: str = ""
 
 
-def stages(model: ir.Model, outputs: Sequence[str], whole: ort.InferenceSession, build: Callable[[ir.Model], ort.InferenceSession]) -> tuple[Stage, ...]:
-    """The stages that give `outputs`; a single one, `whole`, where the model is small or has no place to cut."""
-    everything = Stage(whole, tuple(i.name for i in whole.get_inputs()), tuple(outputs))
+def stages(model: ir.Model, outputs: Sequence[str], build: Callable[[ir.Model], ort.InferenceSession]) -> tuple[Stage, ...]:
+    """The stages that give `outputs`, their sessions made by `build`; a single one where the model is small or has no place to cut."""
     cuts = _cuts(model, set(outputs))
     if not cuts:
-        return (everything,)
+        whole = build(model)
+        return (Stage(whole, tuple(i.name for i in whole.get_inputs()), tuple(outputs)),)
     nodes, found, start = list(model.graph), [], 0
     inputs = tuple(str(v.name) for v in model.graph.inputs if v.name not in model.graph.initializers)
     for stop, carried in [*cuts, (len(nodes), "")]:
