@@ -7,7 +7,8 @@ Claims, for MobileNetV2 at 224, batch 1, the same images and number of threads f
   calibrator alone, and at most 2.8 times plain inference; the peak of memory grows by at most a fifth from 8 to 256 images.
 Read: the best of the repeats, which take turns, so that a busy machine hits all alike; compare ratios, not seconds. A
 neighbour on the same cores slows plain inference most (its threads wait for one another) and so flatters the pass: the
-first line says how busy the machine was. "pass" includes making the session; for onnxruntime's calibrators it is left out.
+first line says how busy the machine was, and "one thread an image" is plain inference spread over the threads as the pass
+is, which a neighbour slows no more than the pass. "pass" includes making the session; for onnxruntime's calibrators it is left out.
 Its calibrators watch every float tensor, "pass" those that a plan quantizes; "same tensors" holds them to those of the pass.
 """
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,9 @@ def one_turn(prepared: PreparedModel, model: Path, data: Held) -> dict[str, floa
 
     session.run(feeds[0])
     timed("plain inference", lambda: [session.run(f) for f in feeds])
+    single = Session(model, 1)
+    with ThreadPoolExecutor(default_threads()) as pool:
+        timed("  one thread an image", lambda: list(pool.map(single.run, feeds)))
     seen = timed("pass", lambda: statistics_of(prepared, data))
     for kind in KINDS:
         timed(f"  ranges {kind}", partial(ranges, seen, [kind]))
