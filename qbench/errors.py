@@ -11,7 +11,6 @@
         PrecisionUnavailable         the chip, or the toolkit version in use, lacks a precision
         BudgetError                  a budget text cannot be read
       NotObserved                    a tensor never occurred in the calibration data
-      Infeasible                     exit code 1: the budget or floor cannot be met
       ToolError                      exit code 3: an external tool or board failed
 """
 
@@ -60,12 +59,6 @@ class BudgetError(InputError):
 
 class NotObserved(QbenchError):
     """A tensor never occurred in the calibration data."""
-
-
-class Infeasible(QbenchError):
-    """The budget or the accuracy floor cannot be met."""
-
-    exit_code = 1
 
 
 class ToolError(QbenchError):

@@ -114,8 +114,9 @@ class OnnxEvaluator:
         start = time.perf_counter()
         count = min(samples or len(self.dataset), len(self.dataset))
         cut = self._advance(position, count)
-        tensors = cut_tensors(self.network, cut.position) if cut else ()
-        run = extract(model, tensors, self.network.outputs) if cut else model
+        run = extract(model, cut_tensors(self.network, cut.position), self.network.outputs) if cut else model
+        if run is None:
+            run, cut = model, None
         rows, fidelity, done = [], Fidelity(axis=class_axis(self.metric)), 0
         with loaded(run, self.threads, self.simulate) as session:
             for index, batch in enumerate(self._batches(count)):
@@ -167,7 +168,10 @@ class OnnxEvaluator:
         passed = [t for t in goal if t in source]
         wanted = [t for t in goal if t not in source]
         batches: list[dict[str, Array]] = []
-        with loaded(extract(self.prepared.model, source, wanted), self.threads, False) as session:
+        part = extract(self.prepared.model, source, wanted)
+        if part is None:
+            return None
+        with loaded(part, self.threads, False) as session:
             for index, batch in enumerate(self._batches(count)):
                 feeds = old.batches[index] if old else batch.feeds
                 made = session.run({**batch.feeds, **feeds}) if wanted else {}
@@ -221,9 +225,15 @@ def cut_bytes(network: Network, position: int) -> int:
                if network.tensors[t].dtype != "object")
 
 
-def extract(model: ir.Model, inputs: tuple[str, ...] | list[str], outputs: tuple[str, ...] | list[str]) -> ir.Model:
-    """The part of `model` between the named tensors, as a model of its own."""
-    graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
+def extract(model: ir.Model, inputs: tuple[str, ...] | list[str], outputs: tuple[str, ...] | list[str]) -> ir.Model | None:
+    """The part of `model` between the named tensors, as a model of its own.
+
+    None where more crosses the cut than the network shows: shape arithmetic of a dynamic model reads tensors at will.
+    """
+    try:
+        graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
+    except ValueError:
+        return None
     return ir.Model(graph, ir_version=model.ir_version)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from time import perf_counter
 
@@ -90,7 +91,9 @@ class Bench:
 
     def constraints(self, price: Price, accuracy: Accuracy | None = None) -> dict[str, float]:
         """Excess over each budget and, with an accuracy, over the allowed drop; met when at most 0."""
-        found = {str(b.kind): b.excess(price) for b in self.problem.budgets}
+        found: dict[str, float] = {}
+        for b in self.problem.budgets:
+            found[str(b.kind)] = max(found.get(str(b.kind), -math.inf), b.excess(price))
         if accuracy is not None and self.problem.max_drop is not None:
             found["drop"] = self.problem.max_drop.excess(accuracy)
         return found

@@ -277,3 +277,8 @@ def test_far_more_trials_than_plans_ends(folder: Path) -> None:
     done = qbench("search", "-b", "20ms", "-m", "one.onnx", "-d", "all.npz", "--eval-data", "eval.npz", "--metric", "top1", "--trials", 100000, "-o", "one",
                   "--no-track", "--json", cwd=folder)
     assert json.loads(done.stdout)["evaluated"] < 100
+
+
+def test_two_budgets_of_one_kind_are_refused(folder: Path) -> None:
+    done = qbench("search", "-b", "20ms", "-b", "0.05s", "-m", "net.onnx", "-d", "all.npz", "-o", "twice", cwd=folder, code=2)
+    assert "20ms" in done.stderr

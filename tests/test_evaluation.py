@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from models import Array, model, node, observe, plan, prepare
 
@@ -113,3 +114,20 @@ def test_simulated_and_integer_kernels_agree_where_this_cpu_does_not_saturate(ne
     a, b = simulated.evaluate(plan(net, ranges)), evaluator.evaluate(plan(net, ranges))
     assert a.simulated and not b.simulated
     assert a.sqnr_db == pytest.approx(b.sqnr_db, abs=2.0)
+
+
+def test_shape_arithmetic_across_a_cut_runs_the_whole_graph(ranges: Any) -> None:
+    """A dynamic model reads the shape of its input behind the cut: no prefix can be kept, and the figures stay right."""
+    nodes = [node("Conv", ["x", "w0"], ["a"], "c0", pads=[1] * 4), node("Relu", ["a"], ["b"], "r0"), node("Shape", ["x"], ["s"], "shape"),
+             node("Gather", ["s", "zero"], ["n"], "first", axis=0), node("Concat", ["n", "rest"], ["t"], "target", axis=0),
+             node("Reshape", ["b", "t"], ["flat"], "flat"), node("MatMul", ["flat", "w1"], ["y"], "head")]
+    proto = model(nodes, {"x": ["N", 3, 16, 16]}, {"y": ["N", 5]}, {"w0": w(4, 3, 3, 3), "w1": w(1024, 5)})
+    proto.graph.initializer.extend([onnx.numpy_helper.from_array(np.array([0]), "zero"), onnx.numpy_helper.from_array(np.array([-1]), "rest")])
+    prepared = prepare(proto)
+    dynamic = OnnxEvaluator(prepared, ArrayDataset({"x": IMAGES}, np.zeros(37, np.int64)), make("top1"), threads=1)
+    made = plan(prepared, observe(prepared, [{"x": IMAGES}]), floats=["c0"])
+    assert first_integer(prepared.network, made) > 0
+    before = dynamic.float_pass_equivalents
+    found = dynamic.evaluate(made)
+    assert found.samples == 37 and found.sqnr_db > 20
+    assert dynamic.float_pass_equivalents - before == pytest.approx(1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,10 +68,3 @@ def print_json(body: Any) -> None:
 def forget_stdout() -> None:
     """Nobody reads any more: what is still to be written goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def existing(path: Path, what: str) -> Path:
-    """`path`, or an InputError that says which argument it was."""
-    if not path.exists():
-        raise InputError(f"{what} {path}: no such file")
-    return path

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from qbench.errors import ModelError
@@ -351,12 +352,25 @@ def _units(kernels: tuple[Kernel, ...], groups: tuple[ScaleGroup, ...], nodes: M
     return tuple(units)
 
 
+def _infinite_constant(node: ir.Node) -> str:
+    """Name of a constant operand that would need integers but is not finite; padding values are copied, not computed with."""
+    if node.op_type not in ops.ANCHORS | ops.ELEMENTWISE | {"Concat"}:
+        return ""
+    for value in node.inputs:
+        held = value.const_value if value is not None else None
+        if value is not None and held is not None and held.dtype == ir.DataType.FLOAT and not np.isfinite(held.numpy()).all():
+            return str(value.name)
+    return ""
+
+
 def _stays_float(kernel: Kernel, nodes: Mapping[str, ir.Node], tensors: Mapping[str, TensorSpec]) -> str:
     """Reason that a kernel cannot be stored as integers, or ""."""
     for name in kernel.nodes:
         node = nodes[name]
         if node.domain not in ("", "ai.onnx"):
             return f"{node.op_type}: operator of domain {node.domain!r}, unknown to qbench"
+        if unbounded := _infinite_constant(node):
+            return f"{node.op_type}: its constant {unbounded!r} holds infinity or NaN, which no scale can cover"
         if node.op_type == "Div" and constant(node.inputs[1]):
             continue                                             # a multiplication in other words
         if node.op_type not in ops.INTEGER:

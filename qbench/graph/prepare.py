@@ -71,14 +71,23 @@ def _normalise(model: ir.Model) -> dict[str, str]:
     """Inline functions, make weights weights, give every node and tensor a unique name. Returns new name -> original name."""
     passes.InlinePass()(model)
     passes.RemoveInitializersFromInputsPass()(model)             # IR version 3 style (BUG case B20)
+    for value in model.graph.inputs:
+        if value.shape is not None:                              # some exporters write open axes as -1 or 0
+            value.shape = ir.Shape([d if not isinstance(d, int) or d > 0 else None for d in value.shape])
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     model.ir_version = max(model.ir_version, LOWEST_IR)
     original: dict[int, str] = {id(n): n.name or "" for n in model.graph.all_nodes()}
     _name_nodes(model)
     passes.NameFixPass()(model)
-    passes.IdentityEliminationPass()(model)
+    _drop_identities(model)
     passes.RemoveUnusedNodesPass()(model)
     return {str(n.name): original.get(id(n), "") for n in model.graph.all_nodes()}
+
+
+def _drop_identities(model: ir.Model) -> None:
+    """Not in models with bodies: an Identity that leads a tensor of the outer graph out of an If branch cannot be dropped."""
+    if not any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for n in model.graph.all_nodes() for a in n.attributes.values()):
+        passes.IdentityEliminationPass()(model)
 
 
 def _name_nodes(model: ir.Model) -> None:
@@ -132,7 +141,7 @@ def _fold(model: ir.Model) -> None:
         optimizer.fold_constants(model, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         _BATCH_NORM.apply_to_model(model)
-        passes.IdentityEliminationPass()(model)
+        _drop_identities(model)
         passes.RemoveUnusedNodesPass()(model)
         passes.TopologicalSortPass()(model)
     finally:

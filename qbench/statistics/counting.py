@@ -16,7 +16,6 @@ from qbench.statistics.grid import CELLS, MANTISSA_BITS, SHIFT
 BLOCK = 4096
 LANES = 2               # narrow tables in turn, so that equal neighbours (the zeros behind a ReLU) do not wait for one another
 CARRY = 256             # what a narrow counter, one byte, hands on when it is full
-INFINITE = 0x7F800000   # bit pattern of +Inf; anything above it is NaN
 FP16_INFINITE = 65520.0  # the smallest real that rounds to infinity in float16
 NAN, POSITIVE, NEGATIVE, OVERFLOW = range(4)            # places of the counters
 

@@ -43,7 +43,7 @@ def stages(model: ir.Model, outputs: Sequence[str], build: Callable[[ir.Model], 
         made = {str(v.name) for n in nodes[start:stop] for v in n.outputs}
         mine = tuple(o for o in outputs if o in made)
         if mine:
-            part = ir.convenience.extract(model.graph, list(inputs), list(mine))
+            part = ir.convenience.extract(model.graph, list(inputs), list(mine))      # bounded: one tensor crosses a cut
             found.append(Stage(build(ir.Model(part, ir_version=model.ir_version)), inputs, mine, carried))
         inputs, start = (carried,), stop
     return (*found[:-1], replace(found[-1], carried=""))

@@ -17,7 +17,7 @@ from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan, check_fits
 from qbench.protocols import Progress, silent
 from qbench.result import SearchResult
-from qbench.search.budget import Budget, MaxDrop
+from qbench.search.budget import MaxDrop, parse_budgets
 from qbench.search.problem import Events, Problem
 from qbench.search.run import run
 from qbench.statistics import Statistics
@@ -71,7 +71,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
 
     target = targets.load(job.target)
     toolkit = target.toolkit(job.toolkit)
-    budgets = tuple(Budget.parse(b) for b in job.budgets)
+    budgets = parse_budgets(job.budgets)
     drop = MaxDrop.parse(job.max_drop) if job.max_drop else None
     specs = tuple(calibrators.spec(calibrators.make(c)) for c in job.calibrators or DEFAULT_CALIBRATORS)
     points = tuple(target.operating_point(p).name for p in job.op_points) or (target.operating_point(None).name,)

@@ -213,3 +213,34 @@ def test_int8_is_not_offered_to_recurrent_layers() -> None:
         prepared = prepare(proto)
         bad = plan(prepared, {})
         qdq.write(prepared, type(bad)(**{**bad.__dict__, "precision": {unit.name: Precision.INT8}}))
+
+
+def test_axes_written_as_minus_one_are_open() -> None:
+    """PP-OCR declares its input as [-1, 3, ?, ?]."""
+    proto = conv_relu()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    prepared = prepare(proto)
+    assert prepared.network.tensors["x"].shape == (1, 3, 8, 8)
+    assert Session(qdq.to_bytes(prepared.model), 1).run({"x": X})["y"].shape == (2, 4, 8, 8)
+
+
+def test_an_identity_that_leads_a_tensor_out_of_a_branch_stays() -> None:
+    """Silero's detector: both branches of an If end in an Identity of something outside or of one another's tensor."""
+    info = onnx.helper.make_tensor_value_info
+    then = onnx.helper.make_graph([node("Identity", ["r"], ["t"], "lead")], "then", [], [info("t", 1, None)])
+    other = onnx.helper.make_graph([node("Relu", ["x"], ["e0"], "act"), node("Identity", ["e0"], ["e"], "lead2")], "else", [], [info("e", 1, None)])
+    nodes = [node("Relu", ["x"], ["r"], "relu"), node("ReduceMax", ["x"], ["m"], keepdims=0), node("Greater", ["m", "limit"], ["yes"]),
+             node("If", ["yes"], ["y"], "branch", then_branch=then, else_branch=other)]
+    proto = model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]}, {"limit": np.array(0, np.float32)})
+    prepared = prepare(proto)
+    expected = Session(proto.SerializeToString(), 1).run({"x": X[:1]})["y"]
+    assert np.array_equal(Session(qdq.to_bytes(prepared.model), 1).run({"x": X[:1]})["y"], expected)
+
+
+def test_a_unit_with_an_infinite_constant_stays_float_and_says_so() -> None:
+    """Magika masks with -inf: no scale covers it."""
+    proto = model([node("Max", ["x", "floor"], ["y"], "mask")], {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]}, {"floor": np.array([-np.inf], np.float32)})
+    prepared = prepare(proto)
+    unit = prepared.network.units[0]
+    assert not unit.quantizable and "'floor'" in unit.reason
+    assert np.array_equal(Session(qdq.to_bytes(qdq.write(prepared, plan(prepared, {})).model), 1).run({"x": X[:1]})["y"], X[:1])
