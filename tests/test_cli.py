@@ -282,3 +282,14 @@ def test_far_more_trials_than_plans_ends(folder: Path) -> None:
 def test_two_budgets_of_one_kind_are_refused(folder: Path) -> None:
     done = qbench("search", "-b", "20ms", "-b", "0.05s", "-m", "net.onnx", "-d", "all.npz", "-o", "twice", cwd=folder, code=2)
     assert "20ms" in done.stderr
+
+
+def test_what_no_model_prices_is_said(folder: Path) -> None:
+    then = onnx.helper.make_graph([node("Relu", ["x"], ["t"])], "then", [], [onnx.helper.make_tensor_value_info("t", 1, None)])
+    other = onnx.helper.make_graph([node("Neg", ["x"], ["e"])], "else", [], [onnx.helper.make_tensor_value_info("e", 1, None)])
+    nodes = [node("ReduceMax", ["x"], ["m"], keepdims=0), node("Greater", ["m", "limit"], ["yes"]),
+             node("If", ["yes"], ["y"], "branch", then_branch=then, else_branch=other)]
+    onnx.save(model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]}, {"limit": np.array(0, np.float32)}), str(folder / "if.onnx"))
+    [row] = json.loads(qbench("cost", "if.onnx", "--json", cwd=folder).stdout)
+    assert len(row["warnings"]) == 1 and "'branch'" in row["warnings"][0]
+    assert "not in the latency" in " ".join(qbench("cost", "if.onnx", cwd=folder).stdout.split())

@@ -46,4 +46,6 @@ def command(
         if basis != said:
             page.print(basis, style="dim", markup=False)
         said = basis
+        if row["warnings"]:
+            page.print(terminal.warning_list(row["warnings"]))
         page.print(terminal.kernel_table(row["kernels"], page.width, relative_power=row["power_is_relative"]))

@@ -94,7 +94,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem))
         found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
-        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
 
@@ -132,6 +132,12 @@ def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: 
     for unit, why in reasons.items():
         alike.setdefault(why, []).append(unit)
     return lines + [f"{_some(units)}: {why}" for why, units in alike.items()]
+
+
+def unpriced(network: Network) -> list[str]:
+    """Kernels whose work no cost model sees: their price is a launch, whatever happens inside."""
+    closed = [k for k in network.kernels if {"If", "Loop", "Scan"} & set(k.op.split("+"))]
+    return [f"kernel {k.name!r} ({k.op}): what its bodies compute is not in the latency, energy and memory figures, which are too low" for k in closed]
 
 
 def _some(units: Sequence[str]) -> str:
@@ -215,6 +221,7 @@ def cost_row(table: CostTable, target: Target, codes: Any, precision: str, point
             "latency_ms_low": price.latency_ms_low, "latency_ms_high": price.latency_ms_high, "energy_mj": price.energy_mj, "power_w": price.power_w,
             "power_is_relative": target.power_is_relative, "peak_memory_bytes": price.peak_memory_bytes,
             "memory_lower_bound_bytes": memory.lower_bound_bytes, "macs": table.network.macs,
+            "warnings": unpriced(table.network),
             "kernels": [asdict(row) for row in table.kernel_table(codes, point)],
             "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
                            "interval": target.provenance.interval}}
