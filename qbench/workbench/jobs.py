@@ -118,7 +118,8 @@ def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxE
     """What the report prints beside its figures."""
     command = job.command or "qbench " + " ".join(sys.argv[1:])
     sample = job.case.sample
-    about = {"sample_name": sample.title, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats)} if sample else {}
+    about = {"sample_name": sample.title, "sample_story": sample.story, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats),
+             "sample_other_metrics": ", ".join(f"--metric {m}" for m in sample.also)} if sample else {}
     return about | {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval,
             "power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
             "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
