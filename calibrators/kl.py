@@ -47,7 +47,7 @@ class Kl:
             raise InputError(f"kl: bins is {self.bins}; with fewer than {FEWEST_BINS} there are too few thresholds to choose from, and "
                              "the result would be min-max under another name. The default is 2048")
 
-    def range(self, seen: Seen, levels: int) -> Range:
+    def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
         """Range in real units. Raises NotObserved if the tensor never occurred."""
         whole = hull(seen)
         if levels > MOST_LEVELS or whole.magnitude == 0.0:

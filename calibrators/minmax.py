@@ -16,6 +16,6 @@ class MinMax:
     Source: Jacob et al. 2018 (arXiv 1712.05877), section 3.1.
     """
 
-    def range(self, seen: Seen, levels: int) -> Range:
+    def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
         """Range in real units. Raises NotObserved if the tensor never occurred."""
         return hull(seen)

@@ -40,7 +40,7 @@ class Mse:
         if self.steps < 8:
             raise InputError(f"mse: steps is {self.steps}; expected 8 or more, e.g. mse:steps=64")
 
-    def range(self, seen: Seen, levels: int) -> Range:
+    def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
         """Range in real units. Raises NotObserved if the tensor never occurred."""
         whole = hull(seen)
         if whole.magnitude == 0.0 or levels < 2:

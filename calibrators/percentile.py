@@ -32,7 +32,7 @@ class Percentile:
         if self.sided not in ("both", "magnitude"):
             raise InputError(f"percentile: sided is {self.sided!r}; known: both, magnitude")
 
-    def range(self, seen: Seen, levels: int) -> Range:
+    def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
         """Range in real units. Raises NotObserved if the tensor never occurred."""
         whole = hull(seen)
         if self.p == 100.0:

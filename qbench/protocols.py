@@ -83,13 +83,26 @@ class Seen(Protocol):
     # centres (ascending, signed) and counts of the non-empty cells; sums to `count`
     def below(self, x: NDArray[np.float64]) -> NDArray[np.float64]: ...
     # finite values smaller than each x, as if evenly spread inside a cell of the histogram
+    @property
+    def sample_low(self) -> NDArray[np.float32]: ...
+    @property
+    def sample_high(self) -> NDArray[np.float32]: ...
+    # extremes of each of the first samples, by index; (inf, -inf) for one without a finite value
+    @property
+    def sample_second(self) -> NDArray[np.float32]: ...
+    # second largest value of each of these samples, of tensors [samples, classes]; empty for all others
 
 
 class Calibrator(Protocol):
     """A pure question to the statistics: which reals shall the codes cover? Options are the fields of a frozen dataclass."""
 
-    def range(self, seen: Seen, levels: int) -> Range:
-        """Range in real units that includes 0. Raises NotObserved if the tensor never occurred."""
+    def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
+        """Range in real units that includes 0 and lies inside the data.
+
+        levels      number of codes
+        symmetric   the codes will span [-T, T], T being the larger side of the answer, also where the data are on one side of 0
+        Raises NotObserved if the tensor never occurred.
+        """
         ...
 
 

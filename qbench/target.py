@@ -24,12 +24,16 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class QuantScheme:
-    """How a target stores the tensors of one integer precision."""
+    """How a target stores the tensors of one integer precision.
+
+    weight_block   input channels that share a scale under per-group granularity; 0: the target has no such weights
+    """
 
     activation: Scheme
     weight: Scheme
     weight_per_channel: bool       # False: the target takes per-tensor weights only
     bias_bits: int = 32
+    weight_block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Target:
     provenance: Provenance
     sources: Mapping[str, str] = field(default_factory=dict)   # key of the target file -> where its number is written
     cpu_ops: tuple[str, ...] = ()                 # ONNX operators that the toolkit places on the CPU
+    fixed_outputs: str = ""                       # how Softmax and Sigmoid outputs are stored: see `qbench.fixed`; "" as calibrated
 
     def toolkit(self, version: str | None) -> str:
         """The version to use. Raises TargetError for one that is not listed."""

@@ -35,7 +35,7 @@ def test_key_ignores_notes_and_operating_point_only(saved: tuple[Plan, Path]) ->
 
 
 @pytest.mark.parametrize(("entry", "value", "message"), [
-    ("format", "other/9", "expected 'qbench-plan/1'"), ("precision", {"conv": "int3"}, "precision is missing or broken"),
+    ("format", "other/9", "expected 'qbench-plan/2'"), ("precision", {"conv": "int3"}, "precision is missing or broken"),
     ("ranges", {"x": [1.0]}, "ranges is missing or broken"), ("granularity", "per-pixel", "granularity is missing or broken")])
 def test_a_broken_plan_names_the_entry(saved: tuple[Plan, Path], entry: str, value: object, message: str) -> None:
     _, path = saved

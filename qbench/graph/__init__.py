@@ -3,6 +3,6 @@
     load_network(source) -> PreparedModel      the model (onnx_ir) and its `qbench.network.Network`
 """
 
-from qbench.graph.prepare import PreparedModel, load_network
+from qbench.graph.prepare import PreparedModel, load_network, specialised
 
-__all__ = ["PreparedModel", "load_network"]
+__all__ = ["PreparedModel", "load_network", "specialised"]

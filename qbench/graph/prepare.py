@@ -184,6 +184,11 @@ def _infer_shapes(model: ir.Model) -> None:
             return
 
 
+def specialised(prepared: PreparedModel, shapes: Mapping[str, tuple[int, ...]]) -> ir.Model:
+    """The prepared model with every input at a static shape and shape arithmetic folded away; names as in the network."""
+    return _static_twin(prepared.model, shapes)
+
+
 def _static_twin(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> ir.Model:
     twin = model.clone()
     names = [str(v.name) for v in twin.graph.inputs]

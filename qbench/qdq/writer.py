@@ -41,9 +41,13 @@ class Written:
     """model    the Q/DQ model
     widened     weight tensors whose scale was raised so that the bias fits int32 (BUG case B08): name -> factor
     per_tensor  weights that could not be per channel: name -> why
+    raw, stored activation tensor of the network -> value of the model as its kernel computes it, and as readers of the
+                same precision see it (behind the Q/DQ pair); the same value where there is no pair
     """
 
     model: ir.Model
+    raw: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)
     widened: dict[str, float] = field(default_factory=dict)
     per_tensor: dict[str, str] = field(default_factory=dict)
 
@@ -95,6 +99,7 @@ class _Writer:
         self.kernel_of = {n: k for k in self.network.kernels for n in k.nodes}
         self.constants: dict[tuple[Any, ...], ir.Value] = {}
         self.pairs: dict[tuple[str, Precision], ir.Value] = {}
+        self.ends: dict[str, tuple[ir.Value, ir.Value]] = {}
         self.no_pair = {t for k in self.network.kernels for t in clamped(k)}
         ranges = plan.ranges.values()
         self.whole = (Range(min(r.low for r in ranges), max(r.high for r in ranges)) if ranges else None)
@@ -140,6 +145,8 @@ class _Writer:
                 self._constants(node, precision)
             elif self.emulate and precision is Precision.FP16:
                 self._round_constants(node)
+        self.out.raw = {t: str(v.name) for t, (v, _) in self.ends.items()}
+        self.out.stored = {t: str(v.name) for t, (_, v) in self.ends.items()}
         if self.microsoft:
             self.model.opset_imports.setdefault(MICROSOFT, 1)
         ir.passes.common.RemoveUnusedNodesPass()(self.model)
@@ -150,6 +157,7 @@ class _Writer:
         """Insert the pairs that `tensor` needs and rewire its readers."""
         value, stored = self.values[tensor], self.stored(tensor)
         readers = list(value.uses())
+        self.ends[tensor] = value, value
         if tensor in self.no_pair and not stored.is_float:
             return
         source = value
@@ -157,6 +165,7 @@ class _Writer:
             source = self._pair(value, self.affine_of(tensor, stored), tensor, stored)
         elif self.emulate and stored is Precision.FP16:
             source = self._half(value, tensor)
+        self.ends[tensor] = value, source
         converted: dict[Precision, ir.Value] = {stored: source}
         for node, index in readers:
             wanted = self._wanted(node, stored)

@@ -62,6 +62,7 @@ class TensorStatistics:
     sample_high: Singles = field(default_factory=lambda: np.empty(0, np.float32))
     channel_low: Singles | None = None
     channel_high: Singles | None = None
+    sample_second: Singles = field(default_factory=lambda: np.empty(0, np.float32))
 
     @staticmethod
     def empty(name: str) -> TensorStatistics:

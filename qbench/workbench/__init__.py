@@ -9,7 +9,9 @@
 """
 
 from qbench.workbench.case import Case, open_case, open_model
-from qbench.workbench.jobs import SearchJob, cost_of, quantize, run_search
-from qbench.workbench.plans import Plans, allowed_precisions, statistics_of
+from qbench.workbench.jobs import SearchJob, cost_of, run_search
+from qbench.workbench.plans import Plans, statistics_of
+from qbench.workbench.precisions import allowed_precisions
+from qbench.workbench.quantizing import quantize
 
 __all__ = ["Case", "Plans", "SearchJob", "allowed_precisions", "cost_of", "open_case", "open_model", "quantize", "run_search", "statistics_of"]

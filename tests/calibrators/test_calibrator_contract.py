@@ -152,7 +152,7 @@ class Halved:
 
     share: float = 0.5
 
-    def range(self, seen: Any, levels: int) -> Range:
+    def range(self, seen: Any, levels: int, symmetric: bool = False) -> Range:
         return Range(0.0, seen.maximum * self.share)
 
 
