@@ -1,6 +1,7 @@
 """Calibrators: pure questions to the statistics of a tensor, named and with options on the command line.
 
-A spec is a name and options, `percentile:p=99.9`; the options are the fields of the calibrator's class. Third parties add
+A spec is a name and options, `percentile:p=99.9`; the options are the fields of the calibrator's class. An option that holds
+specs itself comes last and takes the rest of the text: `auto:among=minmax/percentile:p=99.9,sided=one`. Third parties add
 theirs as entry points of the group `qbench.calibrators`: the name, and the class behind it.
 """
 
@@ -8,24 +9,43 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_origin, get_type_hints
 
+from qbench.affine import Range
 from qbench.errors import InputError, UnknownName
-from qbench.protocols import Calibrator
+from qbench.protocols import Calibrator, Seen
 
-__all__ = ["GROUP", "Calibrator", "describe", "make", "names", "spec"]
+__all__ = ["GROUP", "Calibrator", "Specs", "describe", "make", "names", "ranges", "spec"]
 
 GROUP = "qbench.calibrators"
 
 _OURS = {
+    "aciq": "qbench.calibrators.aciq:Aciq",
+    "auto": "qbench.calibrators.auto:Auto",
+    "extremes": "qbench.calibrators.extremes:Extremes",
     "kl": "qbench.calibrators.kl:Kl",
+    "lp": "qbench.calibrators.lp:Lp",
+    "mae": "qbench.calibrators.mae:Mae",
     "minmax": "qbench.calibrators.minmax:MinMax",
+    "moving-average": "qbench.calibrators.moving_average:MovingAverage",
     "mse": "qbench.calibrators.mse:Mse",
+    "order-preserving": "qbench.calibrators.order_preserving:OrderPreserving",
     "percentile": "qbench.calibrators.percentile:Percentile",
+    "power-of-two": "qbench.calibrators.power_of_two:PowerOfTwo",
+    "sqnr": "qbench.calibrators.sqnr:Sqnr",
 }
+
+
+class Specs(str):
+    """Type of an option that holds the specs of other calibrators, joined by "/". A class has one at most."""
+
+    __slots__ = ()
 
 
 @cache
@@ -49,8 +69,13 @@ def make(text: str) -> Calibrator:
     kind = _class(name)
     hints = _options(kind)
     options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
+    while rest:
+        part, _, rest = rest.partition(",")
+        if not part:
+            continue
         key, equals, value = (x.strip() for x in part.partition("="))
+        if hints.get(key) is Specs and rest:
+            value, rest = f"{value},{rest}", ""
         if not equals or key not in hints or key in options:
             fault = "is given twice" if key in options else "is not an option=value of it"
             raise InputError(f"calibrator {text!r}: {part.strip()!r} {fault}; {_known_options(name, kind)}")
@@ -64,8 +89,8 @@ def spec(calibrator: Calibrator) -> str:
     name = next((n for n in names() if _known()[n].value == _place(type(calibrator))), None)
     if name is None:
         raise UnknownName(f"{type(calibrator).__name__} is not a registered calibrator; known: {', '.join(names())}")
-    changed = [f"{f.name}={getattr(calibrator, f.name)}" for f in dataclasses.fields(calibrator)  # type: ignore[arg-type]
-               if getattr(calibrator, f.name) != f.default]
+    fields = sorted(dataclasses.fields(calibrator), key=lambda f: isinstance(f.default, Specs))  # type: ignore[arg-type]
+    changed = [f"{f.name}={getattr(calibrator, f.name)}" for f in fields if getattr(calibrator, f.name) != f.default]
     return ":".join(filter(None, (name, ",".join(changed))))
 
 
@@ -73,6 +98,23 @@ def describe(name: str) -> tuple[str, dict[str, Any]]:
     """(documentation, option -> default) of a named calibrator, for lists and tables."""
     kind = _class(name)
     return inspect.getdoc(kind) or "", {f.name: f.default for f in dataclasses.fields(kind)}
+
+
+def ranges(calibrator: Calibrator, seen: Sequence[Seen], levels: int, symmetric: bool = False, threads: int | None = None) -> list[Range]:
+    """Range of each tensor, in their order, computed on several threads: the compiled loops run side by side.
+
+    threads  None: as many as the machine has cores for this process
+    Raises NotObserved for the first tensor that never occurred.
+    """
+    workers = min(threads or _cores(), len(seen))
+    if workers < 2:
+        return [calibrator.range(s, levels, symmetric) for s in seen]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda s: calibrator.range(s, levels, symmetric), seen))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _place(kind: type) -> str:

@@ -1,4 +1,4 @@
-"""The compiled loops of the calibrators. Importing this module imports numba: only a calibrator that needs it does, when asked."""
+"""The compiled loops of `kl`. Importing this module imports numba: only a calibrator that needs it does, when asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-_BUCKETS = 8192
 _NOISE = 1e-9       # a candidate is left out when it is worse by more than this: far above the rounding of running sums
 
 
@@ -78,87 +77,3 @@ def _end_term(mass: Any, filled: Any, a: int, b: int, left: float, right: float)
     p = q + left + right
     q = max(q, min(p, 0.5))             # a bin of P that Q leaves empty counts as half a value
     return p * np.log(q / bins) if p > 0 else 0.0
-
-
-@njit(nogil=True, cache=True)
-def squared_errors(x: Any, sums: Any, starts: Any, low: Any, high: Any, levels: int) -> Any:
-    """Sum of squared errors when each value goes to its nearest level, float64 [candidates]; see `mse`.
-
-    x          centres of the cells, ascending, float64 [cells]
-    sums       `moments(x, counts)`
-    starts     `buckets(x)`
-    low, high  the candidate ranges, from narrow to wide. Infinity for one that is surely worse than a wider one
-    """
-    found = np.empty(low.size)
-    least = np.inf
-    scale = _scale(x)
-    for c in range(low.size - 1, -1, -1):
-        step = (high[c] - low[c]) / (levels - 1)
-        zero = np.rint(-low[c] / step)
-        bottom, top = -zero * step, (levels - 1 - zero) * step
-        at, end = _find(x, starts, scale, bottom), _find(x, starts, scale, top)
-        error = _about(sums, 0, at, bottom) + _about(sums, end, x.size, top)
-        worst = least + _NOISE * sums[-1, 2]
-        for k in range(levels):
-            if error > worst:
-                break
-            cut = end if k == levels - 1 else min(_find(x, starts, scale, (k - zero + 0.5) * step), end)
-            if cut > at:
-                error += _about(sums, at, cut, (k - zero) * step)
-                at = cut
-        found[c] = error if error <= worst else np.inf
-        least = min(least, error)
-    return found
-
-
-@njit(nogil=True, cache=True)
-def moments(x: Any, counts: Any) -> Any:
-    """Running sums of counts * x**k, k = 0..2, float64 [cells + 1, 3]: the three lie together, as they are asked for together."""
-    sums = np.zeros((x.size + 1, 3))
-    for i in range(x.size):
-        for k in range(3):
-            sums[i + 1, k] = sums[i, k] + counts[i] * x[i] ** k
-    return sums
-
-
-@njit(nogil=True, cache=True)
-def buckets(x: Any) -> Any:
-    """Where the values of each of even parts of [x[0], x[-1]] begin in `x`, int64 [parts + 1]."""
-    starts, scale = np.zeros(_BUCKETS + 1, np.int64), _scale(x)
-    for i in range(x.size):
-        starts[_bucket(x, scale, x[i]) + 1] += 1
-    for i in range(_BUCKETS):
-        starts[i + 1] += starts[i]
-    return starts
-
-
-@njit(nogil=True, cache=True)
-def _scale(x: Any) -> Any:
-    wide = x[-1] - x[0]
-    return _BUCKETS / wide if wide > 0 else 0.0
-
-
-@njit(nogil=True, cache=True)
-def _bucket(x: Any, scale: float, value: float) -> Any:
-    return min(max(int((value - x[0]) * scale), 0), _BUCKETS - 1)
-
-
-@njit(nogil=True, cache=True)
-def _find(x: Any, starts: Any, scale: float, value: float) -> Any:
-    """The first place of `x` that is not below `value`; x.size when all are."""
-    b = _bucket(x, scale, value)
-    a, z = starts[b], starts[b + 1]
-    while a < z:
-        middle = (a + z) // 2
-        if x[middle] < value:
-            a = middle + 1
-        else:
-            z = middle
-    return a
-
-
-@njit(nogil=True, cache=True)
-def _about(sums: Any, first: int, last: int, about: float) -> Any:
-    """Sum of (x - about)**2 over the cells from `first` up to `last`."""
-    return ((sums[last, 2] - sums[first, 2]) - 2 * about * (sums[last, 1] - sums[first, 1])
-            + about * about * (sums[last, 0] - sums[first, 0]))

@@ -17,4 +17,4 @@ def hull(seen: Seen) -> Range:
 
 def within(low: float, high: float, whole: Range) -> Range:
     """[low, high] with 0, cut to `whole`: a sketch's cell may reach a hair beyond the data."""
-    return Range(min(max(low, whole.low), 0.0), max(min(high, whole.high), 0.0))
+    return Range(min(max(low, whole.low), 0.0) + 0.0, max(min(high, whole.high), 0.0) + 0.0)     # -0.0 becomes 0.0

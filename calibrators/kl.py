@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,15 @@ FEWEST_BINS = 512
 MOST_LEVELS = 1024
 """From here on a step is finer than the cells of the sketch."""
 BINS_PER_LEVEL = 4
+MOST_ROUNDS = 8
+"""Of moving one side and then the other; two or three are usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kl:
-    """Range [max(-T, min), min(T, max)] with the threshold T of least Kullback-Leibler divergence.
+    """Range with the least Kullback-Leibler divergence between the values and what their codes can tell apart.
+
+    By default [max(-T, min), min(T, max)] with the best threshold T.
 
     For each T the values beyond it are moved to the outermost bins of the reference distribution P; Q is P's inside merged to
     `levels` groups and spread again over the bins that were not empty. Differences from the published procedure, each for
@@ -37,28 +42,33 @@ class Kl:
     bins   bins on the longer side, 512 or more; raised to 4 a level where `levels` asks for it, so that several hundred
            thresholds are always compared. For more than 1024 levels nothing is clipped: a step is then finer than
            what the statistics resolve, and there is no rounding to weigh against clipping.
+    sides  "together": one threshold for both sides; "apart": from there each side is moved by itself, in turn, until neither
+           gains, so that the divergence is never larger. Codes that span [-T, T] have one threshold in any case
     Source: S. Migacz, "8-bit Inference with TensorRT", GPU Technology Conference 2017.
     """
 
     bins: int = 2048
+    sides: Literal["together", "apart"] = "together"
 
     def __post_init__(self) -> None:
         if self.bins < FEWEST_BINS:
             raise InputError(f"kl: bins is {self.bins}; with fewer than {FEWEST_BINS} there are too few thresholds to choose from, and "
                              "the result would be min-max under another name. The default is 2048")
+        if self.sides not in ("together", "apart"):
+            raise InputError(f"kl: sides is {self.sides!r}; known: together, apart")
 
     def range(self, seen: Seen, levels: int, symmetric: bool = False) -> Range:
         """Range in real units. Raises NotObserved if the tensor never occurred."""
         whole = hull(seen)
-        if levels > MOST_LEVELS or whole.magnitude == 0.0:
+        if levels > MOST_LEVELS or seen.zeros == seen.count:
             return whole
         bins = max(self.bins, BINS_PER_LEVEL * levels)
         width = whole.magnitude / bins
-        counts, middle = uniform(seen, whole, width)
-        first, last = candidates(counts.size, middle, bins, levels)
-        loss = divergences(counts, first, last, levels, skip=True)
-        best = int(np.argmin(loss))
-        return within((int(first[best]) - middle) * width, (int(last[best]) - middle) * width, whole)
+        counts, middle = uniform(seen, Range(-whole.magnitude, whole.magnitude) if symmetric else whole, width)
+        begin, end, loss = least(counts, *candidates(counts.size, middle, bins, levels), levels)
+        if self.sides == "apart" and not symmetric and 0 < middle < counts.size:
+            begin, end = apart(counts, middle, levels, begin, end, loss)
+        return within((begin - middle) * width, (end - middle) * width, whole)
 
 
 def uniform(seen: Seen, whole: Range, width: float) -> tuple[Reals, int]:
@@ -80,6 +90,29 @@ def candidates(size: int, middle: int, bins: int, levels: int) -> tuple[Places, 
     first, last = np.maximum(middle - reach, 0), np.minimum(middle + reach, size)
     wide = last - first >= levels
     return first[wide], last[wide]
+
+
+def least(counts: Reals, first: Places, last: Places, levels: int) -> tuple[int, int, float]:
+    """(first, last, divergence) of the candidate with the least divergence; candidates ascend in width."""
+    loss = divergences(counts, first, last, levels, skip=True)
+    best = int(np.argmin(loss))
+    return int(first[best]), int(last[best]), float(loss[best])
+
+
+def apart(counts: Reals, middle: int, levels: int, first: int, last: int, loss: float) -> tuple[int, int]:
+    """Bins [first, last) after moving each end by itself, for as long as the divergence falls."""
+    for _ in range(MOST_ROUNDS):
+        before = loss
+        begins = np.arange(min(middle, last - levels), -1, -1)
+        ends = np.arange(max(middle, first + levels), counts.size + 1)
+        if begins.size and (found := least(counts, begins, np.full_like(begins, last), levels))[2] < loss:
+            first, _, loss = found
+            ends = np.arange(max(middle, first + levels), counts.size + 1)
+        if ends.size and (found := least(counts, np.full_like(ends, first), ends, levels))[2] < loss:
+            _, last, loss = found
+        if loss == before:
+            break
+    return first, last
 
 
 def divergences(counts: Reals, first: Places, last: Places, levels: int, skip: bool = False) -> Reals:

@@ -72,7 +72,7 @@ class Held(Noise):
 
 def statistics_of(prepared: PreparedModel, data: Noise) -> Statistics:
     network = prepared.network
-    return collect(prepared.model, qdq.quantized_tensors(network), data, model_key=network.model_key)
+    return collect(prepared.model, qdq.watched_tensors(network), data, model_key=network.model_key)
 
 
 def ranges(statistics: Statistics, kinds: Sequence[str] = KINDS) -> None:
@@ -200,7 +200,7 @@ def report(folder: Path, images: int, repeats: int, few: int, many: int) -> None
     best = {name: min(turn[name] for turn in turns) for name in turns[0]}
 
     print(f"MobileNetV2 at 224, {images} images, batch 1, best of {repeats}, {default_threads()} threads each, "
-          f"{len(qdq.quantized_tensors(prepared.network))} tensors; load average at the start {busy:.1f}")
+          f"{len(qdq.watched_tensors(prepared.network))} tensors; load average at the start {busy:.1f}")
     print(f"{'step':<28}{'seconds':>10}{'x plain inference':>20}{'pass + ranges is':>20}")
     for name, seconds in best.items():
         print(f"{name:<28}{seconds:>10.3f}{seconds / best['plain inference']:>20.2f}{best['pass + ranges'] / seconds:>18.3f} x")

@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     prepared = load_network(ir.serde.deserialize_model(mobilenet_v2()))
     network, target = prepared.network, targets.load("rk3588")
-    statistics = collect(prepared.model, qdq.quantized_tensors(network), Noise(8), model_key=network.model_key)
+    statistics = collect(prepared.model, qdq.watched_tensors(network), Noise(8), model_key=network.model_key)
     plans = Plans(network, statistics, schemes_of(target, None))
     precision = {u.name: Precision.INT8 if u.quantizable else Precision.FP16 for u in network.units}
     images = [dict(b.feeds) for b in Noise(options.images).batches(1)]

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.integer[Any]]
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+LARGEST_SCALE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ class Scheme:
     bits          width of one code
     signed        int8/int16 (True) or uint8/uint16 (False)
     symmetric     zero_point is fixed (0 when signed, mid-range when unsigned)
-    narrow        leave the most negative code out (-127..127), so that negation is exact
+    narrow        leave the most negative code out (-127..127, unsigned 1..255), so that negation is exact
     power_of_two  the scale is a power of two
+
+    Codes of fewer bits than their type (int4 in int8) use the middle of it. QuantizeLinear saturates where the type ends: the
+    Q/DQ writer clips activations of such codes in front of it, but leaves it the one code that `narrow` leaves out.
     """
 
     bits: int
@@ -58,13 +63,24 @@ class Scheme:
 
     @property
     def qmin(self) -> int:
-        if not self.signed:
-            return 0
-        return -(1 << (self.bits - 1)) + (1 if self.narrow else 0)
+        return (-(1 << (self.bits - 1)) if self.signed else 0) + (1 if self.narrow else 0)
 
     @property
     def qmax(self) -> int:
         return (1 << self.bits) - 1 if not self.signed else (1 << (self.bits - 1)) - 1
+
+    @property
+    def centre(self) -> int:
+        """The zero point of a symmetric scheme."""
+        return 0 if self.signed else 1 << (self.bits - 1)
+
+    @property
+    def reach(self) -> float:
+        """Scales between 0 and the largest magnitude of a symmetric scheme, or between the ends of an asymmetric one."""
+        if not self.symmetric:
+            return self.qmax - self.qmin
+        full = self.signed and not self.narrow      # 2 * absmax over all codes: +absmax may clip by half a step
+        return (self.qmax - self.qmin) / 2 if full else self.qmax - self.centre
 
     @property
     def levels(self) -> int:
@@ -90,32 +106,40 @@ class Affine:
         s = self.scheme
         return Range((s.qmin - self.zero_point) * self.scale, (s.qmax - self.zero_point) * self.scale)
 
+    @property
+    def offset(self) -> int:
+        """What formats that count codes from 0 store instead of the zero point: -128 for int8 with zero point 0 (BUG case B11)."""
+        return _lowest(self.scheme) - self.zero_point
+
 
 def affine(seen: Range, scheme: Scheme) -> Affine:
     """Scale and zero point that cover `seen` (widened to hold 0) with the codes of `scheme`.
 
     A range of width 0 gives scale 1.0 and the code of 0 by convention (BUG case B04), so the scale is always finite and > 0.
-    The scale is rounded to float32, the type that ONNX stores, and is never subnormal.
+    The scale is rounded to float32, the type that ONNX stores, and is neither subnormal nor infinite.
     """
     r = seen.including_zero()
-    if scheme.symmetric:
-        centre = 0 if scheme.signed else 2 ** (scheme.bits - 1)
-        full = scheme.signed and not scheme.narrow      # 2*absmax over all codes: +absmax may clip by half a step
-        reach = (scheme.qmax - scheme.qmin) / 2 if full else scheme.qmax - centre
-        scale = r.magnitude / reach
-        zero_point = centre
-    else:
-        scale = (r.high - r.low) / (scheme.qmax - scheme.qmin)
-        zero_point = 0
+    scale = (r.magnitude if scheme.symmetric else r.high - r.low) / scheme.reach
     if scale == 0.0:
-        return Affine(1.0, min(max(0, scheme.qmin), scheme.qmax), scheme)
-    scale = max(scale, float(np.finfo(np.float32).tiny))
+        zero_point = scheme.centre if scheme.symmetric else min(max(0, scheme.qmin), scheme.qmax)
+        return Affine(1.0, zero_point, scheme)
+    scale = float(np.float32(min(max(scale, SMALLEST_SCALE), LARGEST_SCALE)))
     if scheme.power_of_two:
-        scale = 2.0 ** math.ceil(math.log2(scale))
-    scale = float(np.float32(scale))
-    if not scheme.symmetric:
-        zero_point = int(np.clip(np.rint(scheme.qmin - r.low / scale), scheme.qmin, scheme.qmax))
+        mantissa, exponent = math.frexp(scale)      # scale = mantissa * 2**exponent, mantissa in [0.5, 1)
+        scale = 2.0 ** min(exponent - (mantissa == 0.5), 127)
+    if scheme.symmetric:
+        return Affine(scale, scheme.centre, scheme)
+    zero_point = int(min(max(round(scheme.qmin - r.low / scale), scheme.qmin), scheme.qmax))
     return Affine(scale, zero_point, scheme)
+
+
+def from_offset(scale: float, offset: int, scheme: Scheme) -> Affine:
+    """The scale and zero point of a format that counts codes from 0 and stores an offset: real = (code + offset) * scale."""
+    return Affine(scale, _lowest(scheme) - offset, scheme)
+
+
+def _lowest(scheme: Scheme) -> int:
+    return -(1 << (scheme.bits - 1)) if scheme.signed else 0
 
 
 def quantize(x: FloatArray, a: Affine) -> IntArray:

@@ -66,15 +66,15 @@ class OnnxEvaluator:
     def _run_float(self, policy: str, progress: Progress) -> None:
         start, rows, done, kept = time.perf_counter(), [], 0, 0
         odd = 0
-        session = Session(qdq.to_bytes(self.prepared.model), self.threads)
-        for batch in self.dataset.batches(self.batch):
-            odd += not_finite(batch, self.dataset.name, policy)
-            outputs = session.run(batch.feeds)
-            rows.append(self.metric.statistics(outputs, batch.labels, outputs))
-            kept += sum(v.nbytes for v in outputs.values())
-            self._reference.append({k: self._keep(v, kept) for k, v in outputs.items()})
-            done += size_of(batch)
-            progress("float reference", done, len(self.dataset))
+        with loaded(self.prepared.model, self.threads, False) as session:
+            for batch in self.dataset.batches(self.batch):
+                odd += not_finite(batch, self.dataset.name, policy)
+                outputs = session.run(batch.feeds)
+                rows.append(self.metric.statistics(outputs, batch.labels, outputs))
+                kept += sum(v.nbytes for v in outputs.values())
+                self._reference.append({k: self._keep(v, kept) for k, v in outputs.items()})
+                done += size_of(batch)
+                progress("float reference", done, len(self.dataset))
         self._rows = np.concatenate(rows)
         if odd:
             self.warnings.append(f"{odd} evaluation samples hold NaN or infinity")

@@ -66,6 +66,7 @@ class Kernel:
                 the convolution as it runs; a MatMul of M x K x N is out_h = M, in_channels = K, out_channels = N.
                 Other kinds: shape of the first input and of the first output, as far as they have four dimensions.
     activation  "", "Relu", "Clip", "Sigmoid", "Swish", ... : the function fused behind the anchor
+    fp16_constant   why it cannot run in FP16 for its constants alone, "" when all fit (BUG case B22)
     """
 
     name: str
@@ -92,6 +93,7 @@ class Kernel:
     dilation_h: int = 1
     groups: int = 1
     activation: str = ""
+    fp16_constant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from qbench.errors import ModelError
 
 Array = NDArray[Any]
 SIMULATE = "session.disable_quant_qdq"
+UNASKED = ["WeightBiasQuantization"]
+"""Optimizers that change the plan: this one stores the float weights of a layer as 8-bit integers when it stands between a DQ and a Q."""
 
 
 class Session:
@@ -32,7 +34,7 @@ class Session:
             options.add_session_config_entry(SIMULATE, "1")
         try:
             self._session = ort.InferenceSession(model if isinstance(model, bytes) else str(model), options,
-                                                 providers=["CPUExecutionProvider"])
+                                                 providers=["CPUExecutionProvider"], disabled_optimizers=UNASKED)
         except Exception as error:
             raise ModelError(f"onnxruntime cannot load the model: {str(error).splitlines()[0][:300]}") from error
         self.inputs = tuple(i.name for i in self._session.get_inputs())

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qbench import qdq
+from qbench.corrections import rewritten
 from qbench.errors import DataError
 from qbench.evaluation import extract, loaded
 from qbench.graph import PreparedModel, specialised
@@ -30,7 +31,7 @@ CHUNK_ELEMENTS = 1 << 18
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel on all samples, its outputs and inner tensors by name.
+    """One kernel on all samples: its outputs by name, and the tensors inside it that are stored as integers of their own.
 
     reference     float kernel on the float model's activations
     isolated      quantized kernel on the float model's activations: its own error alone
@@ -66,17 +67,20 @@ class Walk:
 
     def __init__(self, prepared: PreparedModel, plan: Plan, samples: Sequence[dict[str, Array]], *, threads: int | None = None,
                  simulate: bool | None = None, progress: Progress = silent) -> None:
+        prepared = rewritten(prepared, plan)
         size = chunk_size(prepared, samples)
-        chunks = [samples[i:i + size] for i in range(0, len(samples) - len(samples) % size, size)]
+        chunks = [samples[i:i + size] for i in range(0, len(samples), size)]
         self.feeds: Values = [{k: np.concatenate([s[k] for s in c]) for k in c[0]} for c in chunks]
         static = specialised(prepared, {k: v.shape for k, v in self.feeds[0].items()})
         self.prepared = replace(prepared, model=static)
         self.network, self.plan, self.threads, self.progress = prepared.network, plan, threads, progress
         self.simulate = integer_kernels_saturate() if simulate is None else simulate
-        self.written = qdq.write(self.prepared, plan)
+        self.written = qdq.write(self.prepared, without_constants(plan))
+        self.position = {k.name: i for i, k in enumerate(self.network.kernels)}
         self.last = {t: i for i, k in enumerate(self.network.kernels) for t in k.inputs}
         self.float_values: Values = [dict(f) for f in self.feeds]
         self.quantized_values: Values = [dict(f) for f in self.feeds]
+        self.untouched = set(self.network.inputs)                # tensors that nothing quantized has reached so far
 
     @property
     def sample_count(self) -> int:
@@ -84,56 +88,82 @@ class Walk:
 
     def steps(self) -> Iterator[Step]:
         """The plain walk, in execution order. One walk a time: the activations are the object's."""
-        for number, kernel in enumerate(self.network.kernels):
-            self.progress("kernels", number, len(self.network.kernels))
+        for kernel in self.kernels():
             step = self.step(kernel)
             yield step
             self.advance(kernel, step.reference, step.accumulated)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """The kernels in execution order, with progress; the caller runs each, then calls `advance`."""
+        for number, kernel in enumerate(self.network.kernels):
+            self.progress("kernels", number, len(self.network.kernels))
+            yield kernel
         self.progress("kernels", len(self.network.kernels), len(self.network.kernels))
 
-    def step(self, kernel: Kernel) -> Step:
-        """All three runs of `kernel`; every kernel before it must have been advanced over."""
+    def step(self, kernel: Kernel, isolated: bool = True) -> Step:
+        """All three runs of `kernel`; every kernel before it must have been advanced over.
+
+        isolated   False: that run is left out, `Step.isolated` is the accumulated one
+        """
         reference = self.run_float(kernel)
+        accumulated = self.accumulated(kernel, reference)
         if self.in_float(kernel):
-            return Step(kernel, reference, reference, self.run_quantized(kernel, self.quantized_values))
-        return Step(kernel, reference, self.run_quantized(kernel, self.float_values), self.run_quantized(kernel, self.quantized_values))
+            return Step(kernel, reference, reference, accumulated)
+        alone = isolated and not self.untouched.issuperset(kernel.inputs)
+        return Step(kernel, reference, self.run_quantized(kernel, self.float_values) if alone else accumulated, accumulated)
+
+    def accumulated(self, kernel: Kernel, reference: Values) -> Values:
+        """`kernel` on the quantized model's activations; `reference` itself where nothing quantized has come so far."""
+        if self.in_float(kernel) and self.untouched.issuperset(kernel.inputs):
+            return reference
+        return self.run_quantized(kernel, self.quantized_values)
 
     def in_float(self, kernel: Kernel) -> bool:
         return self.plan.precision[self.network.unit_of_kernel[kernel.name]].is_float
 
     def advance(self, kernel: Kernel, reference: Values, quantized: Values) -> None:
         """Take what `kernel` made into the activations, and drop what no later kernel reads."""
-        here = self.network.kernels.index(kernel)
+        here = self.position[kernel.name]
+        if quantized is reference:
+            self.untouched.update(kernel.outputs)
         for values, made in ((self.float_values, reference), (self.quantized_values, quantized)):
             for chunk, new in zip(values, made, strict=True):
                 chunk |= {t: new[t] for t in kernel.outputs}
                 for t in [t for t in chunk if t not in self.network.inputs and self.last.get(t, -1) <= here]:
                     del chunk[t]
 
-    def run_float(self, kernel: Kernel) -> Values:
-        """Outputs and inner tensors of the float kernel on the float activations."""
-        wanted = tensors_of(kernel)
-        part = extract(self.prepared.model, kernel.inputs, wanted)
+    def tensors_of(self, kernel: Kernel) -> tuple[str, ...]:
+        """What a step holds. Other inner tensors are not asked for: integer kernels would have to run in pieces, at half the speed."""
+        stored, raw = self.written.stored, self.written.raw
+        return (*kernel.outputs, *(t for t in kernel.inner if stored.get(t) != raw.get(t)))
+
+    def run_float(self, kernel: Kernel, wanted: Sequence[str] = ()) -> Values:
+        """The float kernel on the float activations. wanted: tensors of the kernel; default: what a step holds."""
+        wanted = wanted or self.tensors_of(kernel)
+        part = extract(self.prepared.model, kernel.inputs, list(wanted))
         if part is None:
             return self._whole(self.prepared.model, wanted, {t: t for t in wanted})
         return self.run(part, kernel, self.float_values, {t: t for t in wanted})
 
     def run_quantized(self, kernel: Kernel, values: Values, part: ir.Model | None = None) -> Values:
-        """Outputs and inner tensors of the quantized kernel on `values`.
+        """The quantized kernel on `values`.
 
         part   `quantized_part(kernel)` with an edit; default: as the plan writes it
         """
-        names = {t: self.written.stored.get(t, t) for t in tensors_of(kernel)}
+        names = {t: self.written.stored.get(t, t) for t in self.tensors_of(kernel)}
         part = part or self.quantized_part(kernel)
         if part is None:
             return self._whole(self.written.model, tuple(names.values()), names)
         return self.run(part, kernel, values, names)
 
-    def quantized_part(self, kernel: Kernel) -> ir.Model | None:
-        """The kernel as a model of its own, a copy; None when more enters it than activations: then the whole model must run."""
+    def quantized_part(self, kernel: Kernel, outputs: Sequence[str] = ()) -> ir.Model | None:
+        """The kernel as a model of its own, a copy; None when more enters it than activations: then the whole model must run.
+
+        outputs   values of `written.model` that it puts out; default: what a step holds
+        """
         raw = self.written.raw
         return extract(self.written.model, [raw.get(t, t) for t in kernel.inputs],
-                       list(dict.fromkeys(self.written.stored.get(t, t) for t in tensors_of(kernel))))
+                       list(dict.fromkeys(outputs or [self.written.stored.get(t, t) for t in self.tensors_of(kernel)])))
 
     def run(self, part: ir.Model, kernel: Kernel, values: Values, names: dict[str, str]) -> Values:
         """`part` on the kernel's inputs out of `values`. names: tensor -> output of `part`."""
@@ -151,8 +181,9 @@ class Walk:
         return [{t: found[n] for t, n in names.items()} for found in made]
 
 
-def tensors_of(kernel: Kernel) -> tuple[str, ...]:
-    return (*kernel.outputs, *kernel.inner)
+def without_constants(plan: Plan) -> Plan:
+    """The plan for a model that has the new constants already, under whatever name folding left them."""
+    return replace(plan, tensors={k: v for k, v in plan.tensors.items() if not k.startswith("constant:")})
 
 
 def chunk_size(prepared: PreparedModel, samples: Sequence[dict[str, Array]]) -> int:

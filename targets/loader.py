@@ -13,6 +13,7 @@ from typing import Any
 from qbench.affine import Scheme
 from qbench.cost.parameters import read_parameters
 from qbench.errors import TargetError, UnknownName
+from qbench.fixed import CALIBRATED, STYLES
 from qbench.network import Precision
 from qbench.target import OperatingPoint, PrecisionSupport, Provenance, QuantScheme, Target
 
@@ -98,6 +99,12 @@ class _Table:
             raise self.refuse(name, f"a number {low:g} to {high:g}{hint}")
         return float(value)
 
+    def whole(self, name: str, low: int, high: int) -> int:
+        value = self.number(name, low, high)
+        if value != int(value):
+            raise self.refuse(name, "a whole number")
+        return int(value)
+
     def texts(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         value = self.body.get(name, default)
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
@@ -119,7 +126,8 @@ class _Table:
 
 def _target(t: _Table, name: str) -> Target:
     t.only("name", "title", "aliases", "toolkits", "cost_model", "latency_factor_low", "latency_factor_high", "power_is_relative",
-           "provenance", "operating_points", "operating_points_source", "precisions", "cpu_ops", "cpu_ops_source", "cost")
+           "provenance", "operating_points", "operating_points_source", "precisions", "cpu_ops", "cpu_ops_source", "cost", "fixed_outputs",
+           "fixed_outputs_source")
     if t.text("name") != name:
         raise t.refuse("name", f"{name!r}, the name of the file")
     toolkits = t.texts("toolkits")
@@ -134,11 +142,17 @@ def _target(t: _Table, name: str) -> Target:
     cpu_ops = t.texts("cpu_ops", ())
     if cpu_ops:
         sources["cpu_ops"] = t.text("cpu_ops_source")
+    fixed_outputs = t.text("fixed_outputs", CALIBRATED)
+    if fixed_outputs not in STYLES:
+        raise t.refuse("fixed_outputs", f"one of {', '.join(s for s in STYLES if s)}, or no such key")
+    if fixed_outputs:
+        sources["fixed_outputs"] = t.text("fixed_outputs_source")
     return Target(
         name=name, title=t.text("title"), toolkits=toolkits, precisions=_precisions(t, toolkits), operating_points=points, cost_model=kind,
         cost=cost, latency_factor_low=t.number("latency_factor_low", 0.01, 1.0, "; it multiplies the prediction"),
         latency_factor_high=t.number("latency_factor_high", 1.0, 100.0, "; it multiplies the prediction"),
-        power_is_relative=t.flag("power_is_relative"), provenance=_provenance(t.table("provenance")), sources=sources, cpu_ops=cpu_ops)
+        power_is_relative=t.flag("power_is_relative"), provenance=_provenance(t.table("provenance")), sources=sources, cpu_ops=cpu_ops,
+        fixed_outputs=fixed_outputs)
 
 
 def _provenance(t: _Table) -> Provenance:
@@ -182,17 +196,14 @@ def _precisions(t: _Table, toolkits: tuple[str, ...]) -> tuple[PrecisionSupport,
 
 
 def _scheme(t: _Table) -> QuantScheme:
-    t.only("activation", "weight", "weight_per_channel", "bias_bits")
-    bits = t.number("bias_bits", 8, 64)
-    return QuantScheme(_codes(t.table("activation")), _codes(t.table("weight")), t.flag("weight_per_channel"), int(bits))
+    t.only("activation", "weight", "weight_per_channel", "bias_bits", "weight_block")
+    block = t.whole("weight_block", 2, 4096) if "weight_block" in t.body else 0
+    return QuantScheme(_codes(t.table("activation")), _codes(t.table("weight")), t.flag("weight_per_channel"), t.whole("bias_bits", 8, 64), block)
 
 
 def _codes(t: _Table) -> Scheme:
     t.only("bits", "signed", "symmetric", "narrow", "power_of_two")
-    bits = t.number("bits", 2, 16)
-    if bits != int(bits):
-        raise t.refuse("bits", "a whole number")
-    return Scheme(int(bits), t.flag("signed"), t.flag("symmetric"), t.flag("narrow", False), t.flag("power_of_two", False))
+    return Scheme(t.whole("bits", 2, 16), t.flag("signed"), t.flag("symmetric"), t.flag("narrow", False), t.flag("power_of_two", False))
 
 
 def _cost(t: _Table) -> tuple[dict[str, float], dict[str, str]]:

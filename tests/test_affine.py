@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qbench.affine import Affine, Range, Scheme, affine, dequantize, quantize
+from qbench.affine import Affine, Range, Scheme, affine, dequantize, from_offset, quantize
 
 UINT8 = Scheme(8, signed=False, symmetric=False)
 NARROW = Scheme(8, signed=True, symmetric=True, narrow=True)
 FULL = Scheme(8, signed=True, symmetric=True)
-SCHEMES = [UINT8, NARROW, FULL, Scheme(8, True, False), Scheme(16, False, False), Scheme(16, True, True), Scheme(8, True, True, True, True)]
+SCHEMES = [UINT8, NARROW, FULL, Scheme(8, True, False), Scheme(16, False, False), Scheme(16, True, True), Scheme(8, True, True, True, True),
+           Scheme(8, False, True), Scheme(8, False, True, True), Scheme(4, True, True, True), Scheme(2, False, False), Scheme(12, True, False, False, True)]
+any_scheme = st.builds(Scheme, st.integers(2, 16), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 reals = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
 
@@ -38,6 +40,40 @@ def test_zero_tensor_of_int8_has_zero_point_zero() -> None:
     assert affine(Range(0.0, 0.0), Scheme(8, True, False)) == Affine(1.0, 0, Scheme(8, True, False))
 
 
+@given(scheme=any_scheme, low=st.floats(-1.7e308, 0), high=st.floats(0, 1.7e308))
+def test_a_scale_is_always_one_that_float32_holds(scheme: Scheme, low: float, high: float) -> None:
+    """Whatever a calibrator comes up with: finite, normal, positive; zero is a code; a symmetric zero point is fixed."""
+    a = affine(Range(low, high), scheme)
+    assert np.float32(a.scale) == a.scale and np.finfo(np.float32).tiny <= a.scale <= np.finfo(np.float32).max
+    assert scheme.qmin <= a.zero_point <= scheme.qmax
+    if scheme.symmetric:
+        assert a.zero_point == (0 if scheme.signed else 1 << (scheme.bits - 1)) == scheme.centre
+    if scheme.power_of_two:
+        assert np.log2(a.scale) % 1 == 0
+
+
+@pytest.mark.parametrize(("scheme", "qmin", "qmax"), [
+    (NARROW, -127, 127), (FULL, -128, 127), (UINT8, 0, 255), (Scheme(8, False, True, True), 1, 255), (Scheme(4, True, True, True), -7, 7),
+    (Scheme(16, True, True, True), -32767, 32767), (Scheme(2, False, False), 0, 3)])
+def test_codes_of_a_scheme(scheme: Scheme, qmin: int, qmax: int) -> None:
+    assert (scheme.qmin, scheme.qmax, scheme.levels) == (qmin, qmax, qmax - qmin + 1)
+
+
+def test_offsets_of_formats_that_count_from_zero() -> None:
+    """B11: zero point 0 of int8 is offset -128; uint8's zero point 3 is offset -3; the other way round it is the same pair."""
+    assert affine(Range(-1.27, 1.27), NARROW).offset == -128
+    assert Affine(0.5, 3, UINT8).offset == -3 and Affine(0.5, -125, Scheme(8, True, False)).offset == -3
+
+
+@given(low=reals, high=reals, scheme=any_scheme)
+def test_offsets_go_there_and_back_bit_for_bit(low: float, high: float, scheme: Scheme) -> None:
+    a = affine(Range(min(low, high), max(low, high)), scheme)
+    assert from_offset(a.scale, a.offset, scheme) == a
+    lowest = -(1 << (scheme.bits - 1)) if scheme.signed else 0
+    for q in (scheme.qmin, a.zero_point, scheme.qmax):
+        assert (q - lowest + a.offset) * a.scale == (q - a.zero_point) * a.scale
+
+
 @given(low=reals, high=reals, scheme=st.sampled_from(SCHEMES), position=st.floats(0, 1))
 def test_round_trip_stays_within_half_a_step(low: float, high: float, scheme: Scheme, position: float) -> None:
     seen = Range(min(low, high), max(low, high))
@@ -45,7 +81,7 @@ def test_round_trip_stays_within_half_a_step(low: float, high: float, scheme: Sc
     hull = seen.including_zero()
     x = np.array([hull.low + position * (hull.high - hull.low)], np.float32)
     back = dequantize(quantize(x, a), a)
-    step = 1.0 if scheme.signed and scheme.symmetric and not scheme.narrow else 0.5    # full range: +absmax clips by half a step more
+    step = 1.0 if scheme.symmetric and not scheme.narrow else 0.5       # full range: absmax of one sign clips by half a step more
     assert a.scale > 0 and np.isfinite(a.scale)
     assert abs(float(back[0]) - float(x[0])) <= (step + 0.001 + 2.0**-7) * a.scale
 

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from models import Array, model, node, observe, plan, prepare
 
+from qbench import qdq
 from qbench.data import ArrayDataset
 from qbench.evaluation import OnnxEvaluator, cut_tensors, first_integer
 from qbench.graph import PreparedModel
@@ -131,3 +132,22 @@ def test_shape_arithmetic_across_a_cut_runs_the_whole_graph(ranges: Any) -> None
     found = dynamic.evaluate(made)
     assert found.samples == 37 and found.sqnr_db > 20
     assert dynamic.float_pass_equivalents - before == pytest.approx(1.0)
+
+
+def test_a_float_layer_between_integer_ones_keeps_its_float_weights() -> None:
+    """onnxruntime's WeightBiasQuantization would store them in 8 bits, one scale for all channels."""
+    nodes = [node("Conv", ["x", "w0"], ["a"], "first"), node("Conv", ["a", "w1"], ["b"], "second"), node("Conv", ["b", "w2"], ["y"], "third")]
+    spread = np.exp(RNG.normal(0, 3, (8, 1, 1, 1))).astype(np.float32)
+    prepared = prepare(model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 8, 16, 16]}, {"w0": w(8, 3, 1, 1), "w1": w(8, 8, 1, 1) * spread, "w2": w(8, 8, 1, 1)}))
+    feeds = {"x": IMAGES[:1]}
+    written = qdq.write(prepared, plan(prepared, observe(prepared, [feeds]), floats=["second"])).model
+    written.graph.outputs.append(next(v for n in written.graph for v in n.outputs if v.name == "b"))
+    fed = next(v for n in written.graph if n.name == "second" for v in n.inputs if v is not None)
+    written.graph.outputs.append(fed)
+    made = Session(qdq.to_bytes(written), 1).run(feeds)
+    expected = np.einsum("oi,nihw->nohw", weights_of(prepared)["w1"][:, :, 0, 0], made[str(fed.name)])
+    assert np.allclose(made["b"], expected, rtol=1e-4, atol=1e-5)
+
+
+def weights_of(prepared: PreparedModel) -> dict[str, Array]:
+    return {k: v.const_value.numpy() for k, v in prepared.model.graph.initializers.items() if v.const_value is not None}

@@ -17,8 +17,17 @@ from PIL import Image
 
 Array = NDArray[Any]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png", "hubble_deep_field.jpg", "ihc.png",
-               "china.jpg", "flower.jpg")
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "rocket.jpg",
+    "motorcycle_left.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "china.jpg",
+    "flower.jpg",
+)
 SKIMAGE = Package("pypi", "scikit-image==0.26.0", ("skimage/data/*.png", "skimage/data/*.jpg"))
 SKLEARN = Package("pypi", "scikit-learn==1.9.1", ("sklearn/datasets/images/*.jpg",))
 
@@ -49,7 +58,7 @@ def batched(feeds: Mapping[str, Array], size: int) -> Iterator[dict[str, Array]]
     """`feeds` in pieces of `size` samples."""
     count = len(next(iter(feeds.values())))
     for first in range(0, count, size):
-        yield {k: v[first:first + size] for k, v in feeds.items()}
+        yield {k: v[first : first + size] for k, v in feeds.items()}
 
 
 def outputs(model: onnx.ModelProto, feeds: Mapping[str, Array], size: int = 1) -> Array:
@@ -66,7 +75,7 @@ def photographs(cache: Path) -> list[Image.Image]:
 
 
 def crop(picture: Image.Image, width: int, height: int, rng: np.random.Generator, least: float = 0.5) -> Image.Image:
-    """A random window of the picture, resized to width x height; it spans `least` to all of the largest window that fits."""
+    """A random window, resized to width x height; it spans `least` to all of the largest window that fits."""
     scale = min(picture.width / width, picture.height / height) * rng.uniform(least, 1.0)
     w, h = max(1, int(width * scale)), max(1, int(height * scale))
     left, top = int(rng.integers(0, picture.width - w + 1)), int(rng.integers(0, picture.height - h + 1))
@@ -75,5 +84,5 @@ def crop(picture: Image.Image, width: int, height: int, rng: np.random.Generator
 
 def normalised(picture: Image.Image, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
     """float32 [3, H, W], (pixel / 255 - mean) / std."""
-    values = (np.asarray(picture, np.float32) / 255 - np.float32(mean)) / np.float32(std)
+    values = (np.asarray(picture, np.float32) / 255 - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1), np.float32)

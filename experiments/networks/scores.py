@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Array = NDArray[Any]
-BLANK = 0                    # PP-OCR's CTC blank
-NO_LABEL = -1                # fills label rows up to a common length
-MAP_THRESHOLD = 0.3          # PP-OCR det: a pixel is text above this (DBPostProcess, thresh)
-BOX_THRESHOLD = 0.6          # a box counts when its mean score is above this (box_thresh)
-UNCLIP = 1.5                 # boxes grow by area * ratio / perimeter (unclip_ratio; Liao et al. 2020, arXiv 1911.08947)
-OVERLAP = 0.5                # intersection over union from which a box is the right one
-NOTE_THRESHOLD = 0.3         # basic-pitch's default frame threshold
+BLANK = 0  # PP-OCR's CTC blank
+NO_LABEL = -1  # fills label rows up to a common length
+MAP_THRESHOLD = 0.3  # PP-OCR det: a pixel is text above this (DBPostProcess, thresh)
+BOX_THRESHOLD = 0.6  # a box counts when its mean score is above this (box_thresh)
+UNCLIP = 1.5  # boxes grow by area * ratio / perimeter (unclip_ratio; Liao et al. 2020, arXiv 1911.08947)
+OVERLAP = 0.5  # intersection over union from which a box is the right one
+NOTE_THRESHOLD = 0.3  # basic-pitch's default frame threshold
 
 
 def characters(outputs: Mapping[str, Array], labels: Array) -> Array:
@@ -56,7 +56,9 @@ def boxes(outputs: Mapping[str, Array], labels: Array) -> Array:
     labels    [n, most, 4] left, top, right, bottom in pixels, NO_LABEL where a picture has fewer
     """
     maps = next(iter(outputs.values()))[:, 0]
-    return np.array([_f1(_found_boxes(m), [b for b in row if b[0] != NO_LABEL]) for m, row in zip(maps, labels, strict=True)])
+    return np.array(
+        [_f1(_found_boxes(m), [b for b in row if b[0] != NO_LABEL]) for m, row in zip(maps, labels, strict=True)]
+    )
 
 
 def _found_boxes(scores: Array) -> list[Array]:
@@ -95,14 +97,13 @@ def notes(outputs: Mapping[str, Array], labels: Array) -> Array:
 
 
 def frames(outputs: Mapping[str, Array], labels: Array) -> Array:
-    """Speech: share of the frames of a sample that are on the right side of 0.5; first output and labels [n, frames]."""
+    """Speech: share of frames on the right side of 0.5; first output and labels [n, frames]."""
     found = next(iter(outputs.values())).reshape(labels.shape) > 0.5
     return np.asarray((found == (labels > 0)).mean(1))
 
 
 def mask(outputs: Mapping[str, Array], labels: Array) -> Array:
-    """Matting: intersection over union of the mask above 0.5 with the labels; first output and labels [n, H, W] or with an
-    axis of length 1."""
+    """Matting: intersection over union of the mask above 0.5 and the labels, both [n, H, W], an axis of 1 allowed."""
     found, right = next(iter(outputs.values())).reshape(len(labels), -1) > 0.5, labels.reshape(len(labels), -1) > 0
     either = (found | right).sum(1)
     return np.asarray(np.where(either > 0, (found & right).sum(1) / np.maximum(either, 1), 1.0))

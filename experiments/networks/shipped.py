@@ -17,7 +17,9 @@ from qbench.samples import load_sample
 def sample(name: str, cache: Path) -> Made:
     """A built-in sample, all of its data; nothing is downloaded."""
     found = load_sample(name)
-    return Made(onnx.load(found.model), arrays(found.calibration), arrays(found.evaluation), found.metric, found.caveats[0])
+    return Made(
+        onnx.load(found.model), arrays(found.calibration), arrays(found.evaluation), found.metric, found.caveats[0]
+    )
 
 
 brain = partial(sample, "brain")

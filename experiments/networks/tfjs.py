@@ -20,9 +20,25 @@ from onnx import TensorProto, helper, numpy_helper
 Array = NDArray[Any]
 Node = Mapping[str, Any]
 OPSET = 17
-SAME_NAME = {"Add": "Add", "AddV2": "Add", "BiasAdd": "Add", "Mul": "Mul", "Sub": "Sub", "RealDiv": "Div", "Abs": "Abs", "Relu": "Relu",
-             "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Identity": "Identity", "Exp": "Exp", "Sqrt": "Sqrt", "Neg": "Neg", "Maximum": "Max",
-             "Minimum": "Min", "Elu": "Elu"}
+SAME_NAME = {
+    "Add": "Add",
+    "AddV2": "Add",
+    "BiasAdd": "Add",
+    "Mul": "Mul",
+    "Sub": "Sub",
+    "RealDiv": "Div",
+    "Abs": "Abs",
+    "Relu": "Relu",
+    "Sigmoid": "Sigmoid",
+    "Tanh": "Tanh",
+    "Identity": "Identity",
+    "Exp": "Exp",
+    "Sqrt": "Sqrt",
+    "Neg": "Neg",
+    "Maximum": "Max",
+    "Minimum": "Min",
+    "Elu": "Elu",
+}
 STORED = {"float32": "<f4", "int32": "<i4", "bool": "?", "float16": "<f2", "uint8": "u1", "uint16": "<u2"}
 
 
@@ -84,7 +100,9 @@ class _Converter:
         for name, node in self.by_name.items():
             if name in needed:
                 self._node(node)
-        graph = helper.make_graph(self.nodes, "network", self.inputs, [helper.make_empty_tensor_value_info(o) for o in wanted], self.constants)
+        graph = helper.make_graph(
+            self.nodes, "network", self.inputs, [helper.make_empty_tensor_value_info(o) for o in wanted], self.constants
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
         model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model)
@@ -93,7 +111,9 @@ class _Converter:
     def _outputs(self) -> list[str]:
         named = [_clean(v["name"]) for v in self.signature.get("outputs", {}).values()]
         read = {_clean(i) for n in self.by_name.values() for i in n.get("input", [])}
-        return [o for o in named if o in self.by_name] or [n for n, v in self.by_name.items() if n not in read and v["op"] != "Const"]
+        return [o for o in named if o in self.by_name] or [
+            n for n, v in self.by_name.items() if n not in read and v["op"] != "Const"
+        ]
 
     def _needed(self, wanted: Sequence[str]) -> set[str]:
         needed: set[str] = set()
@@ -135,15 +155,31 @@ class _Converter:
             return
         known: dict[str, Callable[[Node, str, list[str]], object]] = {
             "Const": lambda n, o, i: self.constants.append(numpy_helper.from_array(self.weights[o], o)),
-            "Placeholder": self._input, "_FusedConv2D": self._conv, "Conv2D": self._conv, "FusedDepthwiseConv2dNative": self._conv,
-            "DepthwiseConv2dNative": self._conv, "Conv2DBackpropInput": self._deconv, "MaxPool": self._pool, "AvgPool": self._pool,
-            "AddN": lambda n, o, i: self.add("Sum", i, o), "Square": lambda n, o, i: self.add("Mul", [i[0], i[0]], o),
-            "Rsqrt": lambda n, o, i: self.add("Reciprocal", [self.add("Sqrt", i)], o), "Relu6": lambda n, o, i: self._act("Relu6", i[0], o, n, ""),
-            "Softmax": lambda n, o, i: self.add("Softmax", i, o, axis=-1), "Prelu": lambda n, o, i: self.add("PRelu", i, o),
-            "Mean": self._mean, "Sum": self._sum, "Reshape": self._reshape, "Squeeze": self._squeeze, "Pad": self._pad_node, "PadV2": self._pad_node,
+            "Placeholder": self._input,
+            "_FusedConv2D": self._conv,
+            "Conv2D": self._conv,
+            "FusedDepthwiseConv2dNative": self._conv,
+            "DepthwiseConv2dNative": self._conv,
+            "Conv2DBackpropInput": self._deconv,
+            "MaxPool": self._pool,
+            "AvgPool": self._pool,
+            "AddN": lambda n, o, i: self.add("Sum", i, o),
+            "Square": lambda n, o, i: self.add("Mul", [i[0], i[0]], o),
+            "Rsqrt": lambda n, o, i: self.add("Reciprocal", [self.add("Sqrt", i)], o),
+            "Relu6": lambda n, o, i: self._act("Relu6", i[0], o, n, ""),
+            "Softmax": lambda n, o, i: self.add("Softmax", i, o, axis=-1),
+            "Prelu": lambda n, o, i: self.add("PRelu", i, o),
+            "Mean": self._mean,
+            "Sum": self._sum,
+            "Reshape": self._reshape,
+            "Squeeze": self._squeeze,
+            "Pad": self._pad_node,
+            "PadV2": self._pad_node,
             "ConcatV2": lambda n, o, i: self.add("Concat", i[:-1], o, axis=int(self.weights[i[-1]])),
             "Transpose": lambda n, o, i: self.add("Transpose", [i[0]], o, perm=[int(x) for x in self.weights[i[1]]]),
-            "MatMul": self._matmul, "_FusedMatMul": self._matmul, "ResizeBilinear": self._resize,
+            "MatMul": self._matmul,
+            "_FusedMatMul": self._matmul,
+            "ResizeBilinear": self._resize,
         }
         if op not in known:
             raise Unsupported(f"node {name!r}: operator {op}")
@@ -187,8 +223,14 @@ class _Converter:
         inputs = [self.first(reads[0]), self.constant(weight)]
         if "BiasAdd" in fused:
             inputs.append(self.constant(self.weights[reads[2]].reshape(-1)))
-        value = self.add("Conv", inputs, strides=_attribute(node, "strides")[1:3], group=groups,
-                         dilations=(_attribute(node, "dilations") or [1, 1, 1, 1])[1:3], **self._padding(node))
+        value = self.add(
+            "Conv",
+            inputs,
+            strides=_attribute(node, "strides")[1:3],
+            group=groups,
+            dilations=(_attribute(node, "dilations") or [1, 1, 1, 1])[1:3],
+            **self._padding(node),
+        )
         for kind in fused:
             if kind != "BiasAdd":
                 value = self._act(kind, value, None, node, reads[3] if len(reads) > 3 else "")
@@ -196,20 +238,39 @@ class _Converter:
 
     def _deconv(self, node: Node, name: str, reads: list[str]) -> None:
         size = [int(x) for x in self.weights[reads[0]]]
-        value = self.add("ConvTranspose", [self.first(reads[2]), self.constant(self.weights[reads[1]].transpose(3, 2, 0, 1))],
-                         strides=_attribute(node, "strides")[1:3], output_shape=size[1:3], **self._padding(node))
+        value = self.add(
+            "ConvTranspose",
+            [self.first(reads[2]), self.constant(self.weights[reads[1]].transpose(3, 2, 0, 1))],
+            strides=_attribute(node, "strides")[1:3],
+            output_shape=size[1:3],
+            **self._padding(node),
+        )
         self.last(value, name)
 
     def _pool(self, node: Node, name: str, reads: list[str]) -> None:
         op = "MaxPool" if node["op"] == "MaxPool" else "AveragePool"
-        self.last(self.add(op, [self.first(reads[0])], kernel_shape=_attribute(node, "ksize")[1:3], strides=_attribute(node, "strides")[1:3],
-                           **self._padding(node)), name)
+        self.last(
+            self.add(
+                op,
+                [self.first(reads[0])],
+                kernel_shape=_attribute(node, "ksize")[1:3],
+                strides=_attribute(node, "strides")[1:3],
+                **self._padding(node),
+            ),
+            name,
+        )
 
     def _axes(self, name: str) -> list[int]:
         return [int(x) for x in np.atleast_1d(self.weights[name])]
 
     def _mean(self, node: Node, name: str, reads: list[str]) -> None:
-        self.add("ReduceMean", [reads[0]], name, axes=self._axes(reads[1]), keepdims=int(bool(_attribute(node, "keep_dims", False))))
+        self.add(
+            "ReduceMean",
+            [reads[0]],
+            name,
+            axes=self._axes(reads[1]),
+            keepdims=int(bool(_attribute(node, "keep_dims", False))),
+        )
 
     def _sum(self, node: Node, name: str, reads: list[str]) -> None:
         axes = self.constant(np.array(self._axes(reads[1]), np.int64))
@@ -234,9 +295,17 @@ class _Converter:
         self.add("Identity", [value], name)
 
     def _resize(self, node: Node, name: str, reads: list[str]) -> None:
-        mode = "half_pixel" if _attribute(node, "half_pixel_centers") else "align_corners" if _attribute(node, "align_corners") else "asymmetric"
+        mode = (
+            "half_pixel"
+            if _attribute(node, "half_pixel_centers")
+            else "align_corners"
+            if _attribute(node, "align_corners")
+            else "asymmetric"
+        )
         value = self.first(reads[0])
-        kept = self.add("Slice", [self.add("Shape", [value]), self.constant(np.array([0])), self.constant(np.array([2]))])
+        kept = self.add(
+            "Slice", [self.add("Shape", [value]), self.constant(np.array([0])), self.constant(np.array([2]))]
+        )
         sizes = self.add("Concat", [kept, self.constant(self.weights[reads[1]].astype(np.int64))], axis=0)
         self.last(self.add("Resize", [value, "", "", sizes], mode="linear", coordinate_transformation_mode=mode), name)
 

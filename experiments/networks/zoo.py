@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from qbench.workbench import Case, open_case
 
 MODEL, CALIBRATION, EVALUATION, RECORD = "model.onnx", "calibration.npz", "evaluation.npz", "network.json"
-DEFAULT = Path("/tmp") / "qbench-networks"
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,20 @@ class Entry:
 
     def case(self) -> Case:
         """The network with its data and metric, opened as `qbench search` does."""
-        return open_case(self.model, str(self.calibration), str(self.evaluation), metric=self.metric, input_shapes=self.shapes or None)
+        return open_case(
+            self.model,
+            str(self.calibration),
+            str(self.evaluation),
+            metric=self.metric,
+            input_shapes=self.shapes or None,
+        )
 
     def samples(self, count: int | None = None) -> Iterator[dict[str, NDArray[np.generic]]]:
         """Calibration samples one by one, as feeds with a batch axis of 1."""
         with np.load(self.calibration, allow_pickle=False) as stored:
             arrays = {k: stored[k] for k in stored.files if k != "labels"}
         for n in range(min(len(next(iter(arrays.values()))), count or 1 << 30)):
-            yield {k: v[n:n + 1] for k, v in arrays.items()}
+            yield {k: v[n : n + 1] for k, v in arrays.items()}
 
     def save(self) -> None:
         """Write the record; it comes last, so a folder with one is complete."""
@@ -69,10 +74,12 @@ class Entry:
 
 
 def entries(folder: Path, only: Sequence[str] = ()) -> list[Entry]:
-    """The complete networks in `folder`, those named in `only` when there are any. Raises SystemExit for an unknown name."""
+    """The complete networks in `folder`, or those named in `only`. Raises SystemExit for an unknown name."""
     found = {p.parent.name: p for p in sorted(folder.glob(f"*/{RECORD}"))}
     if missing := set(only) - set(found):
-        raise SystemExit(f"{folder} has no network {', '.join(sorted(missing))}; it has {', '.join(found) or 'none: run fetch.py'}")
+        raise SystemExit(
+            f"{folder} has no network {', '.join(sorted(missing))}; it has {', '.join(found) or 'none: run fetch.py'}"
+        )
     return [_read(found[name]) for name in (only or found)]
 
 
@@ -84,4 +91,6 @@ def _read(path: Path) -> Entry:
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in line) + " |" for line in lines
+    )

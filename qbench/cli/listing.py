@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -43,21 +44,25 @@ def describe(target: Any) -> list[str]:
     return lines
 
 
-def calibrators(as_json: JsonOption = False) -> None:
+def calibrators(name: Annotated[str | None, typer.Argument(help="One calibrator only.", show_default=False)] = None,
+                as_json: JsonOption = False) -> None:
     """List the calibrators with their options and source papers.
 
-    [bold]qbench calibrators[/bold]
+    An option is given behind the name: percentile:p=99.9,sided=one
+
+    [bold]qbench calibrators[/bold]    [bold]qbench calibrators kl[/bold]
     """
     from qbench import calibrators as registry
 
-    rows = [_calibrator(name, *registry.describe(name)) for name in registry.names()]
+    rows = [_calibrator(n, *registry.describe(n)) for n in ([name] if name else registry.names())]
     if as_json:
         options.print_json(rows)
         return
     page = options.out()
     for row in rows:
-        page.print(row["name"] + ("  " + ", ".join(f"{k}={v}" for k, v in row["options"].items()) if row["options"] else ""), style="bold", markup=False)
-        page.print("  " + row["about"].replace("\n", "\n  "), soft_wrap=True, markup=False)
+        given = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        page.print(f"{row['name']}  {given}".rstrip(), style="bold", soft_wrap=True, markup=False, highlight=False)
+        page.print(indent(row["about"], "  "), soft_wrap=True, markup=False)
 
 
 def _calibrator(name: str, about: str, defaults: dict[str, Any]) -> dict[str, Any]:

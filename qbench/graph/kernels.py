@@ -1,17 +1,24 @@
-"""Fuse the static model into kernels, find the tensors that share a scale, and the units whose precision is one decision."""
+"""Fuse the static model into kernels, and describe each: what it reads and writes, its geometry, its work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from qbench.errors import ModelError
 from qbench.graph import operators as ops
-from qbench.network import Kernel, Network, ScaleGroup, TensorSpec, Unit
+from qbench.graph.delicate import delicate
+from qbench.graph.half import constant_fault
+from qbench.graph.norms import normalisations
+from qbench.graph.units import scale_groups, units_of
+from qbench.graph.values import STANDARD, activations_of, constant, moves_values, sizes
+from qbench.network import Kernel, Network, TensorSpec
+
+__all__ = ["build_network", "constant", "moves_values"]
 
 
 def build_network(model: ir.Model, name: str, key: str, renamed: Mapping[str, str]) -> Network:
@@ -22,39 +29,24 @@ def build_network(model: ir.Model, name: str, key: str, renamed: Mapping[str, st
     graph = model.graph
     tensors = _tensors(graph)
     chains = _fuse(graph)
-    kernels = tuple(_kernel(chain, tensors) for chain in chains)
-    groups = _scale_groups(graph, tensors)
-    units = _units(kernels, groups, {str(n.name): n for n in graph}, tensors)
+    norms = normalisations(graph)
+    small = delicate(graph, norms)
+    kernels = tuple(replace(_kernel(c, tensors), fp16_constant=constant_fault(c, small.guards)) for c in chains)
+    kernels = _as_norms(kernels, {n for c in norms for n in c.nodes if not c.softmax})
+    groups = scale_groups(graph, tensors)
+    units = units_of(graph, kernels, groups, tensors, norms, small.reasons)
     return Network(name, key, tuple(str(v.name) for v in graph.inputs), tuple(str(v.name) for v in graph.outputs),
                    tensors, kernels, units, groups, dict(renamed))
-
-
-def is_float(tensor: TensorSpec | None) -> bool:
-    return tensor is not None and tensor.dtype == "float32"
-
-
-def constant(value: ir.Value | None) -> bool:
-    return value is not None and (value.is_initializer() or value.const_value is not None)
-
-
-def activations_of(node: ir.Node) -> list[str]:
-    """Names of the non-constant tensors that `node` reads, those its bodies capture included."""
-    names = [str(v.name) for v in node.inputs if v is not None and not constant(v)]
-    for attribute in node.attributes.values():
-        bodies = ([attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH
-                  else list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else [])
-        for body in bodies:
-            inside = {id(v) for v in body.inputs} | {id(v) for n in body.all_nodes() for v in n.outputs}
-            reads = [v for n in body.all_nodes() for v in n.inputs if v is not None] + list(body.outputs)
-            names += [str(v.name) for v in reads if id(v) not in inside and not constant(v) and v.name]
-    return list(dict.fromkeys(names))
 
 
 def _tensors(graph: ir.Graph) -> dict[str, TensorSpec]:
     found: dict[str, TensorSpec] = {}
     for value in [*graph.inputs, *(v for n in graph for v in n.outputs if v.name)]:
         shape: Any = value.shape
-        dtype = value.dtype.numpy().name if value.dtype is not None and value.dtype != ir.DataType.STRING else "object"
+        if not isinstance(value.type, ir.TensorType):            # a sequence, an optional, or not known
+            found[str(value.name)] = TensorSpec(str(value.name), (), "object")
+            continue
+        dtype = value.type.dtype.numpy().name if value.type.dtype != ir.DataType.STRING else "object"
         static = tuple(int(d) for d in shape) if shape is not None and all(isinstance(d, int) for d in shape) else None
         if static is None:
             if _behind_control_flow(value):
@@ -69,7 +61,7 @@ def _tensors(graph: ir.Graph) -> dict[str, TensorSpec]:
 
 
 _DATA_DEPENDENT = {"If", "Loop", "Scan", "NonZero", "NonMaxSuppression", "Unique", "TopK", "Compress", "LSTM", "GRU", "RNN", "Range",
-                   "ConstantOfShape"}
+                   "ConstantOfShape", "SequenceAt", "ConcatFromSequence", "SequenceMap", "OptionalGetElement"}
 
 
 def _behind_control_flow(value: ir.Value) -> bool:
@@ -81,7 +73,7 @@ def _behind_control_flow(value: ir.Value) -> bool:
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        if node.op_type in _DATA_DEPENDENT or node.domain not in ("", "ai.onnx"):
+        if node.op_type in _DATA_DEPENDENT or node.domain not in STANDARD:
             return True
         stack += [v for v in node.inputs if v is not None]
     return False
@@ -99,7 +91,7 @@ def _fuse(graph: ir.Graph) -> list[list[ir.Node]]:
             continue
         chain = [node]
         taken.add(id(node))
-        if node.op_type in ops.ANCHORS and node.domain in ("", "ai.onnx"):
+        if node.op_type in ops.ANCHORS and node.domain in STANDARD:
             _grow(chain, taken, order)
         elif node.op_type in ("Add", "BatchNormalization"):
             _grow_activation(chain, taken)
@@ -131,7 +123,7 @@ def _grow(chain: list[ir.Node], taken: set[int], order: Mapping[int, int]) -> No
     reader = _only_reader(chain[-1].outputs[0])
     if reader is not None and reader.op_type == "Add" and id(reader) not in taken:
         other = [v for v in reader.inputs if v is not None and v is not chain[-1].outputs[0]]
-        same_shape = len(other) == 1 and not constant(other[0]) and _shape(other[0]) == _shape(chain[-1].outputs[0])
+        same_shape = len(other) == 1 and not constant(other[0]) and sizes(other[0]) == sizes(chain[-1].outputs[0])
         ready = same_shape and ((p := other[0].producer()) is None or order[id(p)] < order[id(chain[0])])
         if ready:
             _take(chain, taken, reader)
@@ -179,12 +171,6 @@ def _swish(x: ir.Value) -> tuple[ir.Node, ir.Node] | None:
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
-def _shape(value: ir.Value | None) -> tuple[int, ...]:
-    if value is None or value.shape is None:
-        return ()
-    return tuple(int(d) if isinstance(d, int) else 1 for d in value.shape)
-
-
 def _kernel(chain: list[ir.Node], tensors: Mapping[str, TensorSpec]) -> Kernel:
     members = {id(n) for n in chain}
     inputs: list[str] = []
@@ -202,6 +188,12 @@ def _kernel(chain: list[ir.Node], tensors: Mapping[str, TensorSpec]) -> Kernel:
     return Kernel(name=str(anchor.name), op="+".join(n.op_type for n in chain), nodes=tuple(str(n.name) for n in chain),
                   inputs=tuple(dict.fromkeys(inputs)), outputs=tuple(outputs), inner=tuple(inner),
                   activation=_activation(chain), **_geometry(anchor, tensors))
+
+
+def _as_norms(kernels: tuple[Kernel, ...], nodes: Collection[str]) -> tuple[Kernel, ...]:
+    """Kernels of a spelled normalisation have the kind of one, but for those that only move values."""
+    return tuple(replace(k, kind="norm") if set(k.nodes) <= set(nodes) and k.kind in ("eltwise", "reduce", "activation", "other") else k
+                 for k in kernels)
 
 
 def _activation(chain: list[ir.Node]) -> str:
@@ -222,8 +214,8 @@ def _int(node: ir.Node, name: str, default: int) -> int:
 
 
 def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any]:
-    x = _shape(next((v for v in node.inputs if v is not None and not constant(v)), None))
-    y = _shape(node.outputs[0]) if node.outputs else ()
+    x = sizes(next((v for v in node.inputs if v is not None and not constant(v)), None))
+    y = sizes(node.outputs[0]) if node.outputs else ()
     if node.op_type in ("Conv", "ConvTranspose"):
         return _convolution(node, x, y)
     if node.op_type in ("Gemm", "MatMul"):
@@ -239,9 +231,9 @@ def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any
 def _recurrent(node: ir.Node, y: tuple[int, ...]) -> dict[str, int]:
     if node.op_type not in ("LSTM", "GRU", "RNN"):
         return {}
-    elements = sum(prod(_shape(v)) for v in node.inputs[1:3])
-    steps = _shape(node.inputs[0])[0] if _shape(node.inputs[0]) else 1
-    return {"weights": elements, "macs": elements * steps}
+    elements = sum(prod(sizes(v)) for v in node.inputs[1:3])
+    steps_and_sequences = prod(sizes(node.inputs[0])[:2])        # whichever of the two comes first
+    return {"weights": elements, "macs": elements * steps_and_sequences}
 
 
 def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
@@ -253,7 +245,7 @@ def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 def _convolution(node: ir.Node, x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
-    weight = _shape(node.inputs[1])
+    weight = sizes(node.inputs[1])
     groups = _int(node, "group", 1)
     kernel = list(weight[2:]) or [1]
     spatial = len(kernel)
@@ -270,7 +262,7 @@ def _convolution(node: ir.Node, x: tuple[int, ...], y: tuple[int, ...]) -> dict[
 
 
 def _matmul(node: ir.Node, y: tuple[int, ...]) -> dict[str, Any]:
-    a, b = _shape(node.inputs[0]), _shape(node.inputs[1])
+    a, b = sizes(node.inputs[0]), sizes(node.inputs[1])
     if node.op_type == "Gemm" and _int(node, "transA", 0):
         a = a[::-1]
     k = a[-1] if a else 1
@@ -279,105 +271,3 @@ def _matmul(node: ir.Node, y: tuple[int, ...]) -> dict[str, Any]:
     fixed = constant(node.inputs[1])
     return {"kind": "matmul", "in_channels": k, "in_h": rows, "in_w": 1, "out_channels": columns, "out_h": rows, "out_w": 1, "macs": rows * columns * k,
             "weights": prod(b) if fixed else 0, "biases": columns if len(node.inputs) > 2 and node.inputs[2] else 0}
-
-
-# ------------------------------------------------------------------------------------------------- scale groups and units
-
-class _Union:
-    """Disjoint sets of names; the first name seen leads its set."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.parent = {n: n for n in names}
-        self.rank = {n: i for i, n in enumerate(self.parent)}
-
-    def find(self, a: str) -> str:
-        while self.parent[a] != a:
-            self.parent[a] = self.parent[self.parent[a]]
-            a = self.parent[a]
-        return a
-
-    def join(self, a: str, b: str) -> None:
-        a, b = self.find(a), self.find(b)
-        if a != b:
-            low, high = sorted((a, b), key=self.rank.__getitem__)
-            self.parent[high] = low
-
-    def sets(self) -> list[tuple[str, ...]]:
-        found: dict[str, list[str]] = {}
-        for name in self.parent:
-            found.setdefault(self.find(name), []).append(name)
-        return [tuple(v) for v in found.values()]
-
-
-def moves_values(node: ir.Node) -> bool:
-    """True when every output value is one of the input values, so that one scale serves both sides."""
-    if node.op_type == "Resize":
-        mode = node.attributes.get("mode")
-        return (mode.as_string() if mode is not None else "nearest") == "nearest"
-    if node.op_type == "Pad":
-        mode = node.attributes.get("mode")
-        if mode is not None and mode.as_string() != "constant":
-            return True
-        fill = node.inputs[2] if len(node.inputs) > 2 else None
-        return fill is None or (fill.const_value is not None and float(fill.const_value.numpy().reshape(-1)[0]) == 0.0)
-    return node.op_type in ops.SAME_SCALE
-
-
-def _scale_groups(graph: ir.Graph, tensors: Mapping[str, TensorSpec]) -> tuple[ScaleGroup, ...]:
-    union = _Union(t for t, spec in tensors.items() if is_float(spec))
-    for node in graph:
-        if not moves_values(node):
-            continue
-        sources = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-        names = [str(v.name) for v in (*sources, *node.outputs) if v is not None and not constant(v) and is_float(tensors.get(str(v.name)))]
-        for other in names[1:]:
-            union.join(names[0], other)
-    copies = {str(v.name) for n in graph if moves_values(n) for v in n.outputs}
-    return tuple(ScaleGroup(s, tuple(t for t in s if t not in copies) or s) for s in union.sets())
-
-
-def _units(kernels: tuple[Kernel, ...], groups: tuple[ScaleGroup, ...], nodes: Mapping[str, ir.Node],
-           tensors: Mapping[str, TensorSpec]) -> tuple[Unit, ...]:
-    producer = {t: k.name for k in kernels for t in (*k.outputs, *k.inner)}
-    union = _Union(k.name for k in kernels)
-    for group in groups:
-        makers = [producer[t] for t in group.tensors if t in producer]
-        for other in makers[1:]:
-            union.join(makers[0], other)
-    by_name = {k.name: k for k in kernels}
-    units = []
-    for members in union.sets():
-        reason = next((r for k in members if (r := _stays_float(by_name[k], nodes, tensors))), "")
-        units.append(Unit(members[0], members, not reason, reason))
-    return tuple(units)
-
-
-def _infinite_constant(node: ir.Node) -> str:
-    """Name of a constant operand that would need integers but is not finite; padding values are copied, not computed with."""
-    if node.op_type not in ops.ANCHORS | ops.ELEMENTWISE | {"Concat"}:
-        return ""
-    for value in node.inputs:
-        held = value.const_value if value is not None else None
-        if value is not None and held is not None and held.dtype == ir.DataType.FLOAT and not np.isfinite(held.numpy()).all():
-            return str(value.name)
-    return ""
-
-
-def _stays_float(kernel: Kernel, nodes: Mapping[str, ir.Node], tensors: Mapping[str, TensorSpec]) -> str:
-    """Reason that a kernel cannot be stored as integers, or ""."""
-    for name in kernel.nodes:
-        node = nodes[name]
-        if node.domain not in ("", "ai.onnx"):
-            return f"{node.op_type}: operator of domain {node.domain!r}, unknown to qbench"
-        if unbounded := _infinite_constant(node):
-            return f"{node.op_type}: its constant {unbounded!r} holds infinity or NaN, which no scale can cover"
-        if node.op_type == "Div" and constant(node.inputs[1]):
-            continue                                             # a multiplication in other words
-        if node.op_type not in ops.INTEGER:
-            return ops.why_float(node.op_type)
-    odd = [t for t in kernel.outputs if not is_float(tensors.get(t))]
-    if odd:
-        return f"writes {odd[0]!r} of type {tensors[odd[0]].dtype if odd[0] in tensors else '?'}, which is not float32"
-    if not any(is_float(tensors.get(t)) for t in kernel.inputs):
-        return "reads no float tensor"
-    return ""

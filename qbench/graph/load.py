@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from qbench.errors import ModelError
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 EXPORT_OPSET = 18
+ONE_PROTOBUF_BYTES = 1_500_000_000
+"""Models with more weights are hashed piece by piece: one protobuf holds 2 GB at most."""
+SMALL_BYTES = 1024
 
 
 def read(source: Path | str | ir.Model) -> tuple[ir.Model, str, str]:
@@ -91,24 +96,38 @@ def _export(program: Any, example: tuple[Any, ...] | None) -> ir.Model:
 
 
 def _external_files(model: ir.Model, folder: Path) -> list[Path]:
-    """Files that hold the weights. Raises ModelError for one that is missing or not inside `folder`."""
+    """Files that hold the weights. Raises ModelError for one that is missing, too short, or not inside `folder`."""
     found: dict[Path, None] = {}
+    for name, tensor in _tensors(model):
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        location = str(tensor.location)
+        if PurePosixPath(location).is_absolute() or Path(location).is_absolute() or ".." in PurePosixPath(location).parts:
+            raise ModelError(f"{name} keeps its data in {location!r}, outside the model's folder; "
+                             "external data must lie beside the model under a relative name")
+        path = folder / location
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{name}: {location!r} is a link that leaves the model's folder")
+        if not path.is_file():
+            raise ModelError(f"{name}: its data file {path} is missing; copy it beside the model")
+        end = (tensor.offset or 0) + tensor.nbytes
+        if end > path.stat().st_size:
+            raise ModelError(f"{name}: its data should reach to byte {end} of {path}, which has {path.stat().st_size}; "
+                             "the copy is not complete, copy it again")
+        found[path] = None
+    return list(found)
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Words for a constant, and its data: initializers and attributes, in bodies and functions too."""
     for graph in model.graphs():
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            location = str(tensor.location)
-            if PurePosixPath(location).is_absolute() or Path(location).is_absolute() or ".." in PurePosixPath(location).parts:
-                raise ModelError(f"initializer {value.name!r} keeps its data in {location!r}, outside the model's folder; "
-                                 "external data must lie beside the model under a relative name")
-            path = folder / location
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise ModelError(f"initializer {value.name!r}: {location!r} is a link that leaves the model's folder")
-            if not path.is_file():
-                raise ModelError(f"initializer {value.name!r}: its data file {path} is missing; copy it beside the model")
-            found[path] = None
-    return list(found)
+            if value.const_value is not None:
+                yield f"initializer {value.name!r}", value.const_value
+    for node in (*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield f"attribute {attribute.name!r} of node {node.name!r}", attribute.as_tensor()
 
 
 def _key_with_external(path: Path, external: list[Path]) -> str:
@@ -121,7 +140,24 @@ def _key_with_external(path: Path, external: list[Path]) -> str:
 
 
 def _key_of_model(model: ir.Model) -> str:
-    return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()
+    if weight_bytes(model) <= ONE_PROTOBUF_BYTES:
+        return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256()
+    shell = model.clone()
+    for graph in shell.graphs():
+        for name, value in graph.initializers.items():
+            held = value.const_value
+            if held is not None and held.nbytes > SMALL_BYTES:
+                digest.update(f"{name}/{held.dtype.name}/".encode())
+                digest.update(np.ascontiguousarray(held.numpy()).view(np.uint8).reshape(-1).data)
+                value.const_value = ir.ExternalTensor("hashed", 0, held.nbytes, held.dtype, name=name, shape=ir.Shape(held.numpy().shape), base_dir="")
+    digest.update(ir.to_proto(shell).SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all weights, those of bodies too."""
+    return sum(v.const_value.nbytes for g in model.graphs() for v in g.initializers.values() if v.const_value is not None)
 
 
 def _first_line(error: BaseException) -> str:

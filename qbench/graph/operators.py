@@ -34,6 +34,9 @@ INTEGER = ANCHORS | ACTIVATIONS | SAME_SCALE | {
     "ReduceMean", "ReduceMax", "ReduceMin", "Erf"}
 """Operators that may read and write integer tensors."""
 
+SIZE_OPERANDS = {"Resize": (1, 2), "Upsample": (1,), "Dropout": (1,)}
+"""Inputs, by position, that are float and yet no values to compute with: rounded to a grid they would change shapes."""
+
 WHY_FLOAT = {
     "LSTM": "recurrent state: no integer kernel in onnxruntime or in the targets' toolkits",
     "GRU": "recurrent state: no integer kernel in onnxruntime or in the targets' toolkits",

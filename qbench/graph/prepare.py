@@ -19,12 +19,20 @@ from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.rewriter.rules import common as rules
 
 from qbench.errors import ModelError
+from qbench.graph.affine_tail import fold_affine_tails
+from qbench.graph.inference import drop_half_types, infer_shapes
 from qbench.graph.kernels import build_network
-from qbench.graph.load import read
+from qbench.graph.load import read, weight_bytes
+from qbench.graph.mend import mend
+from qbench.graph.quantized import refuse_quantized
+from qbench.graph.values import STANDARD
+from qbench.graph.widen import drop_idle_casts, widened
 from qbench.network import Network
 
 LOWEST_OPSET = 13      # QuantizeLinear and DequantizeLinear know `axis` since 13 (BUG case B17)
 RAISED_OPSET = 17
+HIGHEST_OPSET = 27     # onnxruntime 1.32 runs operators of 28, but has no QuantizeLinear of it
+SCAN_OPSET = 9
 LOWEST_IR = 8
 IN_MEMORY_BYTES = 1_500_000_000
 """Weights up to this size are read at once; larger models keep them in their files until a tensor is needed."""
@@ -36,12 +44,14 @@ _BATCH_NORM = RewriteRuleSet([
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """model    folded and named, dynamic axes kept; treat as read-only, `clone()` before editing
+    """model       folded and named, dynamic axes kept; treat as read-only, `clone()` before editing
     network     what the rest of qbench sees
+    notes       what was changed beyond that, for the user
     """
 
     model: ir.Model
     network: Network
+    notes: tuple[str, ...] = ()
 
 
 def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> PreparedModel:
@@ -52,19 +62,50 @@ def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple
     """
     model, name, key = read(source)
     if isinstance(source, ir.Model):
-        model = model.clone()
-    _refuse_quantized(model)
-    if sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None) <= IN_MEMORY_BYTES:
-        ir.external_data.load_to_model(model)
+        model = _copy(source)
+    mend(model)
+    refuse_quantized(model)
+    _refuse_odd_inputs(model)
+    big = weight_bytes(model) > IN_MEMORY_BYTES
     original = _normalise(model)
+    if not big:
+        ir.external_data.load_to_model(model)
+    note = widened(model, big)
+    if note:
+        infer_shapes(model)
+        drop_idle_casts(model)
     _raise_opset(model)
     before = {v: n.name for n in model.graph for v in _weight_names(n)}
     _fold(model)
     _restore_names(model, before)
-    _infer_shapes(model)
+    infer_shapes(model)
+    drop_half_types(model)
+    _check_outputs(model)
     static = _static_twin(model, input_shapes or {})
     network = build_network(static, name, key, {k: v for k, v in original.items() if k != v})
-    return PreparedModel(model, network)
+    return PreparedModel(model, network, (note,) if note else ())
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    try:
+        return model.clone()
+    except RuntimeError as error:
+        raise ModelError("the model cannot be copied: a node reads a tensor that no earlier node makes; sort its nodes, or save it and give the file") from error
+
+
+def _refuse_odd_inputs(model: ir.Model) -> None:
+    for value in model.graph.inputs:
+        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            kind = "a sequence" if isinstance(value.type, ir.SequenceType) else "an optional"
+            raise ModelError(f"input {value.name!r} is {kind} of tensors, which no data set of qbench holds: export the model with one input per tensor")
+
+
+def _check_outputs(model: ir.Model) -> None:
+    """The written file must pass onnx's checker, which wants the number of axes of every output."""
+    for value in model.graph.outputs:
+        if isinstance(value.type, ir.TensorType) and value.shape is None:
+            raise ModelError(f"output {value.name!r} has no shape, and onnx cannot infer how many axes it has: declare it in the model "
+                             "(open axes may be names, e.g. ['N', 'boxes', 4])")
 
 
 def _normalise(model: ir.Model) -> dict[str, str]:
@@ -85,9 +126,32 @@ def _normalise(model: ir.Model) -> dict[str, str]:
 
 
 def _drop_identities(model: ir.Model) -> None:
-    """Not in models with bodies: an Identity that leads a tensor of the outer graph out of an If branch cannot be dropped."""
-    if not any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for n in model.graph.all_nodes() for a in n.attributes.values()):
-        passes.IdentityEliminationPass()(model)
+    """Those of the main graph, but for one that leads an input, a weight or another output out: outputs keep their names.
+
+    Identities inside bodies stay: there they lead tensors of the outer graph out of a branch.
+    """
+    for node in list(model.graph):
+        value = node.inputs[0] if node.op_type == "Identity" and node.domain in STANDARD else None
+        if value is None:
+            continue
+        out = node.outputs[0]
+        leads_out = out.is_graph_output()
+        if leads_out and (value.producer() is None or value.is_graph_output() or not any(out is o for o in model.graph.outputs)):
+            continue
+        name = out.name
+        ir.convenience.replace_all_uses_with(out, value, replace_graph_outputs=True)
+        value.shape, value.type = value.shape if value.shape is not None else out.shape, value.type or out.type
+        model.graph.remove(node, safe=True)
+        if leads_out:
+            value.name = name
+
+
+def _drop_unused_weights(model: ir.Model) -> None:
+    """Weights that no node reads, e.g. of a branch that was folded away: they would be written, and cannot be lent to onnxruntime."""
+    read = {id(v) for g in model.graphs() for n in g for v in n.inputs} | {id(v) for g in model.graphs() for v in g.outputs}
+    for graph in model.graphs():
+        for name in [n for n, v in graph.initializers.items() if id(v) not in read]:
+            del graph.initializers[name]
 
 
 def _name_nodes(model: ir.Model) -> None:
@@ -114,8 +178,12 @@ def _raise_opset(model: ir.Model) -> None:
     version = model.opset_imports.get("", 0)
     if version == 0:
         raise ModelError("the model imports no standard ONNX operator set; re-export it with opset 13 or later")
+    if version > HIGHEST_OPSET:
+        raise ModelError(f"the model has opset {version}, for which onnxruntime has no QuantizeLinear yet; export it with opset {HIGHEST_OPSET} or lower")
     if version >= LOWEST_OPSET:
         return
+    if version < SCAN_OPSET and (scan := next((n for n in model.graph.all_nodes() if n.op_type == "Scan"), None)):
+        raise ModelError(f"node {scan.name!r} is a Scan of opset {version}, which has a batch axis that later ones have not; export the model with opset 13 or later")
     level = logging.getLogger("onnxscript").level
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     try:
@@ -138,14 +206,34 @@ def _fold(model: ir.Model) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        optimizer.fold_constants(model, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        fold_constants(model)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         _BATCH_NORM.apply_to_model(model)
+        infer_shapes(model)
+        fold_affine_tails(model)
         _drop_identities(model)
         passes.RemoveUnusedNodesPass()(model)
         passes.TopologicalSortPass()(model)
+        _drop_unused_weights(model)
     finally:
         logger.setLevel(level)
+
+
+def fold_constants(model: ir.Model, **options: bool) -> None:
+    """onnxscript's folding, in place. Raises ModelError naming the node where it fails."""
+    try:
+        optimizer.fold_constants(model, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT, should_fold=_shape_arithmetic, **options)
+    except Exception as error:                                   # it evaluates nodes: anything may come out
+        raise ModelError(f"the model's constants cannot be folded: {str(error).splitlines()[0][:200]}. "
+                         "Simplify the model there, or export it anew") from error
+
+
+def _shape_arithmetic(node: ir.Node) -> bool | None:
+    """True for a ConstantOfShape of integers, which onnxscript leaves alone: pads and sizes are made with it, and shapes end there."""
+    if node.op_type != "ConstantOfShape" or node.domain not in STANDARD:
+        return None
+    value = node.attributes.get("value")
+    return True if value is not None and value.as_tensor().dtype in (ir.DataType.INT64, ir.DataType.INT32) else None
 
 
 def _weight_names(node: ir.Node) -> list[str]:
@@ -165,25 +253,6 @@ def _restore_names(model: ir.Model, before: Mapping[str, str | None]) -> None:
     passes.NameFixPass()(model)
 
 
-KEEPS_SHAPE = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization", "Gelu", "Mish", "Swish", "HardSwish",
-               "Softplus", "Softsign", "ThresholdedRelu", "Selu", "Celu", "Elu", "Clip", "LRN", "MeanVarianceNormalization"}
-"""Operators whose output has the shape of their first input; onnx does not infer all of them in every opset."""
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    """onnx's shape inference, helped over operators that keep their input's shape."""
-    while True:
-        passes.ShapeInferencePass()(model)
-        helped = False
-        for node in model.graph.all_nodes():
-            source = node.inputs[0] if node.inputs else None
-            if node.op_type in KEEPS_SHAPE and node.outputs[0].shape is None and source is not None and source.shape is not None:
-                node.outputs[0].shape, node.outputs[0].type = source.shape.copy(), source.type
-                helped = True
-        if not helped:
-            return
-
-
 def specialised(prepared: PreparedModel, shapes: Mapping[str, tuple[int, ...]]) -> ir.Model:
     """The prepared model with every input at a static shape and shape arithmetic folded away; names as in the network."""
     return _static_twin(prepared.model, shapes)
@@ -194,24 +263,30 @@ def _static_twin(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> ir.M
     names = [str(v.name) for v in twin.graph.inputs]
     if odd := sorted(set(shapes) - set(names)):
         raise ModelError(f"--input-shape {odd[0]}: the model has no such input; its inputs: {', '.join(names)}")
-    for value in twin.graph.inputs:
-        value.shape = ir.Shape(_static_shape(value, shapes))
+    declared = {v.name: v.shape for n in twin.graph for v in n.outputs if _known(v.shape)}
     for node in twin.graph.all_nodes():
         for value in node.outputs:
-            if not value.is_graph_output():
-                value.shape = None
-    for value in twin.graph.outputs:
-        value.shape = None
+            value.shape = None
+    for value in twin.graph.inputs:
+        value.shape = ir.Shape(_static_shape(value, shapes))
     logger = logging.getLogger("onnxscript")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        optimizer.fold_constants(twin, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT, onnx_shape_inference=True)
-        _infer_shapes(twin)
+        fold_constants(twin, onnx_shape_inference=True)
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(twin)
+        infer_shapes(twin)
+        for value in (v for n in twin.graph for v in n.outputs if v.name in declared and not _known(v.shape)):
+            value.shape = declared[value.name]                   # what only the exporter knew
+            infer_shapes(twin)
         passes.RemoveUnusedNodesPass()(twin)
     finally:
         logger.setLevel(level)
     return twin
+
+
+def _known(shape: ir.Shape | None) -> bool:
+    return shape is not None and all(isinstance(d, int) for d in shape)
 
 
 def _static_shape(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
@@ -219,6 +294,8 @@ def _static_shape(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> lis
     declared: Any = value.shape
     if name in shapes:
         given = list(shapes[name])
+        if min(given, default=1) < 1:
+            raise ModelError(f"--input-shape {name}={','.join(map(str, given))}: an axis of {min(given)} holds nothing; give 1 or more")
         if declared is not None and (len(given) != len(declared) or any(
                 isinstance(d, int) and d != g for d, g in zip(declared, given, strict=True))):
             raise ModelError(f"input {name!r} is declared as [{', '.join(str(d) for d in declared)}], but shape {given} was given")
@@ -236,14 +313,3 @@ def _static_shape(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> lis
                              f"Give one: --input-shape {name}=" + ",".join(
                                  str(d) if isinstance(d, int) else "1" if i == 0 else "?" for i, d in enumerate(declared)))
     return result
-
-
-def _refuse_quantized(model: ir.Model) -> None:
-    for node in model.graph.all_nodes():
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
-                            "ConvInteger", "MatMulInteger", "FakeQuantize"):
-            raise ModelError(f"node {node.name!r} is a {node.op_type}: the model is already quantized. "
-                             "Give the float model that it was made from")
-    for value in model.graph.inputs:
-        if value.dtype == ir.DataType.FLOAT16:
-            raise ModelError(f"input {value.name!r} is float16: give the float32 model, qbench decides what runs in FP16")

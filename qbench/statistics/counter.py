@@ -49,6 +49,8 @@ class Counter:
         self._low, self._high = (np.inf, -1), (-np.inf, -1)     # extreme, sample
         self._waiting, self._wait_index, self._waits = np.empty((0, 4), np.float64), np.empty(0, np.int64), 0
         self._samples, self._lows, self._highs = np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32)
+        self._wait_seconds, self._seconds = np.empty(0, np.float32), np.empty(0, np.float32)
+        self._no_classes = False                                # a sample was not a row of two classes or more
         self._channels: tuple[Singles, Singles] | None = None   # extremes along axis 1
         self._no_axis = False                                   # axis 1 is not one of channels: absent once, or of another length
 
@@ -77,6 +79,7 @@ class Counter:
             low, high = self._extremes(axis)
             found: tuple[int, int, int] = counting.count(whole.reshape(rows, max(axis, 1), -1), low, high, self._places(rows, first),
                                                          *self._tables, self._counters)
+            self._note_seconds(whole if by_sample and whole.ndim == 2 and whole.shape[1] >= 2 else None, sum(found))
             self._pending += whole.size - sum(found)
             if self._pending > _FULL:
                 self._drain()
@@ -104,9 +107,24 @@ class Counter:
         self._waits += rows
         return self._waiting[here]
 
+    def _note_seconds(self, rows: Singles | None, bad: int) -> None:
+        """Keep the second largest finite value of each of the samples that began to wait last.
+
+        rows  [samples, classes]; None: they are of another shape
+        bad   values that are not finite
+        """
+        if rows is None or self._no_classes:
+            self._no_classes = True
+            return
+        if self._wait_seconds.size < self._wait_index.size:
+            self._wait_seconds = np.empty(self._wait_index.size, np.float32)
+        finite = np.where(np.isfinite(rows), rows, -np.inf) if bad else rows
+        self._wait_seconds[self._waits - len(rows) : self._waits] = np.partition(finite, -2, axis=1)[:, -2] + np.float32(0)
+
     def _note(self) -> None:
         """Take in the results of the samples that wait: everything but the histogram and the channels."""
         index, found = self._wait_index[: self._waits], self._waiting[: self._waits]
+        seconds = np.concatenate([self._seconds, self._wait_seconds[: self._waits]])
         self._waits = 0
         some = found[:, 0] <= found[:, 1]                       # a value was finite
         for i, (low, high, total, squares) in zip(index[some].tolist(), (found[some] + 0.0).tolist(), strict=True):     # -0.0 becomes 0.0
@@ -119,6 +137,7 @@ class Counter:
             (self._highs, found[:, 1].astype(np.float32) + np.float32(0))))
         order = np.argsort(index, kind="stable")[:PER_SAMPLE]
         self._samples, self._lows, self._highs = index[order], lows[order], highs[order]
+        self._seconds = np.empty(0, np.float32) if self._no_classes else seconds[order]
 
     def _drain(self) -> None:
         """Move the counts of the tables to the sparse list."""
@@ -143,7 +162,7 @@ class Counter:
                 self.name, self._codes[~zero], self._counts[~zero], int(self._counts[zero].sum()),
                 float(self._low[0]) if seen else 0.0, float(self._high[0]) if seen else 0.0,
                 self._low[1], self._high[1], nan, positive, negative, overflows, self._sum, self._squares,
-                self._samples, self._lows, self._highs, *self._channel_extremes())
+                self._samples, self._lows, self._highs, *self._channel_extremes(), self._seconds)
 
     def _channel_extremes(self) -> tuple[Singles | None, Singles | None]:
         """What `TensorStatistics` calls channel_low and channel_high."""

@@ -27,7 +27,7 @@ from qbench.statistics.stages import Stage, stages
 Source = Path | str | bytes | ir.Model
 Lent = tuple[NDArray[Any], ort.OrtValue]                # a weight, and the same memory as onnxruntime knows it
 
-_NUMPY = {"float": "float32", "double": "float64"}      # other names of onnxruntime are those of numpy
+_NUMPY = {"float": "float32", "double": "float64", "string": "object"}      # other names of onnxruntime are those of numpy
 LENT_BYTES = 4096               # smaller ones may hold shapes, which onnxruntime looks into
 _FLOATS = {"float32", "float64", "float16", "bfloat16"}
 
@@ -62,6 +62,8 @@ def observe(source: Source, tensors: Sequence[str], threads: int) -> Observed:
     inside = _places(graph, "")
     _check_known(tensors, inside, inputs, graph)
     absent = {t: inside[t] for t in tensors if inside.get(t, "").startswith("inside")}
+    absent |= {str(v.name): "holds a sequence or an optional, which is not a tensor" for v in _values(graph)
+               if v.name in tensors and isinstance(v.type, ir.SequenceType | ir.OptionalType)}
     led = _lead_out(graph, {t for t in tensors if t not in inputs and t not in absent}, _Names(model))
     declared = {id(v) for v in graph.outputs}
     graph.outputs.extend(v for v in led.values() if id(v) not in declared)
@@ -102,6 +104,11 @@ def _places(graph: ir.Graph, closed: str) -> dict[str, str]:
         for body in _bodies(node):
             found |= _places(body, shut)
     return found
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    """Inputs, and what nodes make, in bodies too."""
+    return [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
@@ -163,10 +170,18 @@ def _through_if(node: ir.Node, taken: ir.Graph, others: list[ir.Graph], value: i
 
 
 def _lent(graph: ir.Graph) -> dict[str, Lent]:
-    """Takes the large float32 weights out of the graph, leaving references: writing and parsing them takes longer than a run."""
+    """Takes the large float32 weights out of the graph, leaving references: writing and parsing them takes longer than a run.
+
+    Weights that nobody reads are dropped: onnxruntime does so itself, and then refuses to borrow them.
+    """
     lent = {}
     overridable = {v.name for v in graph.inputs}
-    for name, value in graph.initializers.items():
+    read = {id(v) for n in graph.all_nodes() for v in n.inputs} | {id(v) for v in graph.outputs} | {
+        id(v) for n in graph.all_nodes() for b in _bodies(n) for v in b.outputs}
+    for name, value in list(graph.initializers.items()):
+        if id(value) not in read:
+            del graph.initializers[name]
+            continue
         held = value.const_value
         if held is None or isinstance(held, ir.ExternalTensor) or name in overridable:
             continue
@@ -200,7 +215,7 @@ def _dtype(dtype: ir.DataType | None) -> str:
     """numpy name; "" when it is not known."""
     if dtype is None or dtype == ir.DataType.UNDEFINED:
         return ""
-    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy())
+    return "object" if dtype == ir.DataType.STRING else str(dtype.numpy())
 
 
 def _ort_dtype(text: str) -> str:

@@ -39,6 +39,9 @@ class TensorStatistics:
                              relative error below 1e-13 of the sum of magnitudes; those of the samples are added exactly.
     samples, sample_low, sample_high    int64, float32, float32 [samples]: extremes of each of the first PER_SAMPLE samples, by
                              index; a tensor without an axis of samples has one entry a batch. (inf, -inf): none finite.
+    sample_second            float32 [samples]: the second largest finite value of each of these samples, of tensors of shape
+                             [samples, classes] with two values a sample or more (equal maxima: the maximum; -inf: fewer than
+                             two finite). Empty when any sample came in another shape, and in files of before it was kept.
     channel_low, channel_high   float32 [channels] along axis 1 of tensors with three axes or more; empty when there is
                              no such axis or its length varies, None before the first value
     """
@@ -178,6 +181,7 @@ class TensorStatistics:
         maximum, high_sample = _extreme(self, other, -1)
         samples = np.concatenate([self.samples, other.samples])
         order = np.argsort(samples, kind="stable")[:PER_SAMPLE]
+        seconds = np.concatenate([self.sample_second, other.sample_second])     # shorter than `samples` when one lacks them
         return TensorStatistics(
             self.name, codes, counts, self.zeros + other.zeros, minimum, maximum, low_sample, high_sample,
             self.nan + other.nan, self.positive_inf + other.positive_inf, self.negative_inf + other.negative_inf,
@@ -186,7 +190,8 @@ class TensorStatistics:
             np.concatenate([self.sample_low, other.sample_low])[order],
             np.concatenate([self.sample_high, other.sample_high])[order],
             channels(self.channel_low, other.channel_low, np.minimum),
-            channels(self.channel_high, other.channel_high, np.maximum))
+            channels(self.channel_high, other.channel_high, np.maximum),
+            seconds[order] if seconds.size == samples.size else np.empty(0, np.float32))
 
 
 def merge(parts: Iterable[TensorStatistics]) -> TensorStatistics:

@@ -21,7 +21,8 @@ from qbench.statistics.sketch import TensorStatistics
 FORMAT = "qbench-statistics/1"
 
 _ARRAYS = {"codes": np.int32, "counts": np.int64, "samples": np.int64, "sample_low": np.float32, "sample_high": np.float32,
-           "channel_low": np.float32, "channel_high": np.float32}
+           "channel_low": np.float32, "channel_high": np.float32, "sample_second": np.float32}
+_SINCE = {"sample_second"}              # arrays that files of before do not hold; a tensor of theirs has them empty
 _NUMBERS = ("zeros", "minimum", "maximum", "low_sample", "high_sample", "nan", "positive_inf", "negative_inf", "fp16_overflows")
 _SUMS = ("total", "squares")
 
@@ -112,7 +113,7 @@ class Statistics(Mapping[str, TensorStatistics]):
         """Raises DataError naming the file when it is not one that `save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as bodies:
-                return _parsed(json.loads(bodies["header"].tobytes()), {k: bodies[k] for k in _ARRAYS})
+                return _parsed(json.loads(bodies["header"].tobytes()), {k: bodies[k] for k in _ARRAYS if k in bodies or k not in _SINCE})
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); give a file that `qbench stats -o` wrote") from error
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -182,7 +183,7 @@ def _header(name: str, t: TensorStatistics) -> dict[str, Any]:
 def _parsed(header: dict[str, Any], bodies: Mapping[str, NDArray[Any]]) -> Statistics:
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r}, expected {FORMAT!r}")
-    if wrong := [f for f, dtype in _ARRAYS.items() if bodies[f].dtype != dtype]:
+    if wrong := [f for f, body in bodies.items() if body.dtype != _ARRAYS[f]]:
         raise ValueError(f"array {wrong[0]} is {bodies[wrong[0]].dtype}")
     at = dict.fromkeys(_ARRAYS, 0)
     tensors = {}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from qbench.errors import InputError, PrecisionUnavailable
 from qbench.network import Network, Precision, Unit
+from qbench.qdq.tensors import bound_of, seen_outside
 from qbench.statistics import Statistics
 from qbench.target import Target
 
 FP16_MAX = 65504.0
 FP16_SAFETY = 2.0
 """FP16 is offered where this many times the largest value seen still fits (BUG case B22)."""
+CLOSED = ("If", "Loop", "Scan")
+"""Operators whose bodies hold tensors that no unit lists."""
 
 
 def precision_of(text: str) -> Precision:
@@ -36,7 +39,7 @@ def allowed_precisions(network: Network, statistics: Statistics, target: Target,
     reasons: dict[str, str] = {}
     for unit in network.units:
         why_no_integer = unit.reason if not unit.quantizable else _unobserved(network, statistics, unit)
-        why_no_half = _overflows(network, statistics, unit) if Precision.FP16 in floats else ""
+        why_no_half = fp16_fault(network, statistics, unit) if Precision.FP16 in floats else ""
         fine = tuple(p for p in available if (not why_no_integer if not p.is_float else not (p is Precision.FP16 and why_no_half)))
         if not fine and floats:
             fine = floats                                   # nothing else can run it: offered with the warning below
@@ -60,9 +63,34 @@ def _unobserved(network: Network, statistics: Statistics, unit: Unit) -> str:
     return ""
 
 
-def _overflows(network: Network, statistics: Statistics, unit: Unit) -> str:
-    for name in unit.kernels:
-        for tensor in (*network.kernel[name].inputs, *network.kernel[name].outputs):
-            if tensor in statistics and statistics[tensor].count and statistics[tensor].magnitude * FP16_SAFETY > FP16_MAX:
-                return f"FP16 could overflow: tensor {tensor!r} reaches {statistics[tensor].magnitude:.6g}, and {FP16_SAFETY:g} times that exceeds 65504"
+def fp16_fault(network: Network, statistics: Statistics, unit: Unit) -> str:
+    """Why FP16 is not proved to hold the unit: a constant or a value that is too large, or a tensor that nobody saw; "" when proved.
+
+    Proved means: twice every value that the unit read or wrote on the calibration data fits, those between fused operators
+    included. Not looked at: sums inside one operator, which chips keep in wider registers, and values that a Relu or Clip cuts.
+    """
+    for kernel in (network.kernel[name] for name in unit.kernels):
+        if kernel.fp16_constant:
+            return kernel.fp16_constant
+        if closed := next((op for op in kernel.op.split("+") if op in CLOSED), ""):
+            return f"FP16 is not proved: what the bodies of {closed} {kernel.name!r} compute was not watched"
+        for tensor in seen_outside(kernel):
+            group = network.group_of.get(tensor)
+            for source in group.sources if group else ():
+                if why := _too_large(network, statistics, source):
+                    return why
+    return ""
+
+
+def _too_large(network: Network, statistics: Statistics, tensor: str) -> str:
+    if tensor not in statistics:
+        tensor = bound_of(network, tensor)
+    if not tensor:
+        return ""
+    if tensor not in statistics or not statistics[tensor].count:
+        why = statistics.unobserved.get(tensor, "it was not asked for in the pass over the data: collect the statistics again")
+        return f"FP16 is not proved: tensor {tensor!r}: {why}"
+    seen = statistics[tensor]
+    if seen.magnitude * FP16_SAFETY > FP16_MAX:
+        return f"FP16 could overflow: tensor {tensor!r} reaches {seen.magnitude:.6g}, and {FP16_SAFETY:g} times that exceeds 65504"
     return ""

@@ -59,6 +59,23 @@ def test_percentile_of_magnitudes_cuts_both_sides_alike(name: str) -> None:
     assert found.low == pytest.approx(max(-reach, min(0.0, x.min())), rel=0.002)
 
 
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("p", [90.0, 99.0, 99.9])
+def test_percentile_of_one_side_drops_all_at_the_longer_tail(name: str, p: float) -> None:
+    x = DATA[name].astype(np.float64)
+    found = make(f"percentile:p={p},sided=one").range(seen_of(x), 256)
+    up = x.max() >= -x.min()
+    low, high = (x.min(), np.quantile(x, p / 100)) if up else (np.quantile(x, 1 - p / 100), x.max())
+    assert (found.low, found.high) == pytest.approx((min(0.0, low), max(0.0, high)), rel=0.002)
+
+
+def test_percentile_of_both_sides_drops_half_as_much_of_one_sided_data() -> None:
+    """As documented: the lower half of what is dropped lies next to 0, inside of every range."""
+    seen = seen_of(DATA["relu"])
+    both, one = (make(text).range(seen, 256) for text in ("percentile:p=99.8", "percentile:p=99.9,sided=one"))
+    assert both.low == one.low == 0.0 and both.high == pytest.approx(one.high, rel=1e-9)
+
+
 def slow_divergence(counts: Reals, first: int, last: int, levels: int) -> float:
     """Migacz 2017 in plain words, with the departures that `Kl` documents, one threshold at a time."""
     p = counts[first:last].copy()
@@ -97,6 +114,49 @@ def test_kl_is_the_slow_procedure_within_one_bin(name: str, levels: int) -> None
     want = Range((int(first[best]) - middle) * width, (int(last[best]) - middle) * width)
     found = Kl().range(seen, levels)
     assert abs(found.low - max(want.low, whole.low)) <= width and abs(found.high - min(want.high, whole.high)) <= width
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("levels", [128, 255])
+def test_symmetric_kl_is_the_best_of_the_slow_procedure_over_both_sides(name: str, levels: int) -> None:
+    """Also where the data are on one side: the codes are spread over [-T, T], half of them in vain."""
+    seen = seen_of(DATA[name])
+    whole = hull(seen)
+    width = whole.magnitude / 2048
+    counts, middle = uniform(seen, Range(-whole.magnitude, whole.magnitude), width)
+    found = Kl().range(seen, levels, symmetric=True)
+    reach = round(found.magnitude / width)
+    rivals = [*range((levels + 1) // 2, 2049, 9), *range(max(reach - 3, (levels + 1) // 2), min(reach + 4, 2049))]
+    best = min(slow_divergence(counts, middle - r, middle + r, levels) for r in rivals)
+    assert slow_divergence(counts, middle - reach, middle + reach, levels) <= best + 1e-9
+    assert found.low == max(-found.magnitude, whole.low) and found.high == min(found.magnitude, whole.high)
+    assert Kl(sides="apart").range(seen, levels, symmetric=True) == found
+
+
+@pytest.mark.parametrize("name", ["normal", "silu", "heavy", "few"])
+@pytest.mark.parametrize("levels", [64, 256])
+def test_kl_of_sides_apart_is_never_worse_and_no_single_move_is_better(name: str, levels: int) -> None:
+    seen = seen_of(DATA[name])
+    width = hull(seen).magnitude / 2048
+    counts, middle = uniform(seen, hull(seen), width)
+
+    def bins(sides: str) -> tuple[int, int]:
+        found = make(f"kl:sides={sides}").range(seen, levels)
+        return middle + math.floor(found.low / width + 1e-6), middle + math.ceil(found.high / width - 1e-6)
+
+    (first, last), together = bins("apart"), bins("together")
+    loss = slow_divergence(counts, first, last, levels)
+    assert loss <= slow_divergence(counts, *together, levels) + 1e-9
+    moves = [(a, last) for a in range(0, min(middle, last - levels) + 1, 23)]
+    moves += [(first, b) for b in range(max(middle, first + levels), counts.size, 23)]
+    assert loss <= min(slow_divergence(counts, a, b, levels) for a, b in moves) + 1e-9
+
+
+def test_kl_of_sides_apart_follows_each_side() -> None:
+    """Sides of unlike spread: a common threshold suits one of them only."""
+    x = np.concatenate([-RNG.exponential(size=50_000), 8.0 * RNG.exponential(size=50_000)])
+    apart, together = (make(f"kl:sides={sides}").range(seen_of(x), 128) for sides in ("apart", "together"))
+    assert apart != together
 
 
 def test_kl_bins_hold_the_values_that_lie_in_them() -> None:

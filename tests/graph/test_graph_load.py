@@ -244,3 +244,14 @@ def test_a_unit_with_an_infinite_constant_stays_float_and_says_so() -> None:
     unit = prepared.network.units[0]
     assert not unit.quantizable and "'floor'" in unit.reason
     assert np.array_equal(Session(qdq.to_bytes(qdq.write(prepared, plan(prepared, {})).model), 1).run({"x": X[:1]})["y"], X[:1])
+
+
+def test_pads_made_with_constant_of_shape_leave_no_shape_open() -> None:
+    """Two axes unpadded by zeros from ConstantOfShape: the convolution behind runs at 63 x 63 positions."""
+    weights = {"w": np.ones((8, 1, 3, 3), np.float32)}
+    nodes = [node("ConstantOfShape", ["four"], ["zeros"], "zeros", value=onnx.numpy_helper.from_array(np.array([0], np.int64))),
+             node("Concat", ["zeros", "end"], ["pads"], "cat", axis=0), node("Pad", ["x", "pads"], ["p"], "pad"), node("Conv", ["p", "w"], ["y"], "conv")]
+    proto = model(nodes, {"x": [1, 1, 64, 64]}, {"y": None}, weights)
+    proto.graph.initializer.extend([onnx.numpy_helper.from_array(np.array([4]), "four"), onnx.numpy_helper.from_array(np.array([0, 0, 1, 1]), "end")])
+    network = prepare(proto).network
+    assert network.kernel["conv"].macs == 63 * 63 * 8 * 9 and network.tensors["y"].shape == (1, 8, 63, 63)

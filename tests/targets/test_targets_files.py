@@ -9,6 +9,7 @@ import pytest
 
 from qbench.cost import cost_model
 from qbench.errors import PrecisionUnavailable, TargetError, UnknownName
+from qbench.fixed import STYLES
 from qbench.network import Precision
 from qbench.targets import aliases, load, names
 from qbench.targets.loader import FOLDER
@@ -34,6 +35,7 @@ def test_contract(name: str) -> None:
             assert p.scheme.weight.symmetric                       # a weight zero point costs the array a correction term
     assert all(t.sources.get(f"cost.{key}") for key in t.cost)
     assert all((t.provenance.fitted_on, t.provenance.validated_on, t.provenance.interval, t.sources["operating_points"]))
+    assert t.fixed_outputs in STYLES and (not t.fixed_outputs or t.sources["fixed_outputs"])
     cost_model(t)
 
 
@@ -86,6 +88,10 @@ def test_rk3588_says_what_is_not_validated() -> None:
     assert t.power_is_relative
     assert re.search(r"FP16.*clocks below 1000 MHz.*energy: formulas only", t.provenance.validated_on)
     assert "family" in t.provenance.interval
+
+
+def test_the_host_stores_softmax_as_onnxruntime_does() -> None:
+    assert load("host").fixed_outputs == "unit" and "18589" in load("host").sources["fixed_outputs"]
 
 
 def test_host_offers_no_fp16_and_owns_up_to_its_constants() -> None:

@@ -56,12 +56,26 @@ def test_an_unchanged_copy_loads_as_the_shipped_target(tmp_path: Path) -> None:
     ('interval = "80', 'gap = "80', r"provenance\.gap is .* unknown here, expected one of fitted_on, validated_on, interval"),
     ("cpu_ops_source = ", "# cpu_ops_source = ", r"cpu_ops_source is missing; expected text"),
     ("title = ", "title = 3 # ", r"title is 3; expected text"),
+    ('cost_model = "npu"', 'cost_model = "npu"\nfixed_outputs = "closed"', r"fixed_outputs is 'closed'; expected one of unit, half-open, or no such key"),
+    ('cost_model = "npu"', 'cost_model = "npu"\nfixed_outputs = "unit"', r"fixed_outputs_source is missing; expected text"),
+    ("bias_bits = 32", "bias_bits = 32.5", r"precisions\[0\]\.scheme\.bias_bits is 32\.5; expected a whole number"),
+    ("bias_bits = 32", "bias_bits = 32\nweight_block = 1", r"precisions\[0\]\.scheme\.weight_block is 1; expected a number 2 to 4096"),
+    ("bias_bits = 32", "bias_bits = 32\nweight_block = 16.5", r"weight_block is 16\.5; expected a whole number"),
     ("name = ", "name = = ", r"is not TOML"),
 ])
 def test_refusals_name_key_value_and_expectation(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(TargetError, match=message) as refused:
         load_file(changed(old, new)(tmp_path))
     assert "rk3588.toml" in str(refused.value)
+
+
+def test_optional_keys_of_a_scheme_and_of_fixed_outputs(tmp_path: Path) -> None:
+    t = load("rk3588")
+    assert t.fixed_outputs == "" and all(p.scheme is None or p.scheme.weight_block == 0 for p in t.precisions)
+    blocked = load_file(changed("bias_bits = 32", "bias_bits = 32\nweight_block = 32")(tmp_path)).precisions[0].scheme
+    assert blocked is not None and blocked.weight_block == 32
+    fixed = load_file(changed('cost_model = "npu"', 'cost_model = "npu"\nfixed_outputs = "half-open"\nfixed_outputs_source = "its manual"')(tmp_path))
+    assert fixed.fixed_outputs == "half-open" and fixed.sources["fixed_outputs"] == "its manual"
 
 
 @pytest.mark.parametrize("factor", ["latency_factor_low = 1.2", "latency_factor_low = 0.0", "latency_factor_high = 0.9"])

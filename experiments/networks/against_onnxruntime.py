@@ -1,0 +1,273 @@
+"""The same networks, data and scheme quantized by qbench and by onnxruntime.quantization.quantize_static.
+
+usage: against_onnxruntime.py DEST OUT [NAME ...] [--samples N] [--tool-calibrator SPEC ...]
+
+Scheme of both: activations uint8 with zero point, weights int8 symmetric per channel, biases int32 (INT8 of the target
+rk3588 in qbench; QDQ, QUInt8, QInt8, per_channel in onnxruntime). Both calibrate on the same first N samples, and both
+files are run and scored by the same code (qbench.evaluation.OnnxEvaluator). onnxruntime's model goes through its own
+recommended preparation: opset 17 where it is below 13, which per-channel needs, then quant_pre_process without symbolic
+shapes, which assert on some of these networks.
+
+Which operators are quantized differs, so onnxruntime appears twice: with its default list, and with the operators that
+qbench quantizes in this network, as far as onnxruntime knows them. The second table says who quantizes what. A crash, a
+time-out or an invalid file is a result and stands in the cell.
+
+onnxruntime's Entropy has 128 bins and 128 levels by default, which clips nothing: it equals MinMax.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import onnx_ir as ir
+import zoo
+from quality import Bench, Row, reason, row_of
+
+from qbench import calibrators
+from qbench.data import take
+from qbench.network import Precision
+from qbench.plan import Plan
+from qbench.workbench import Plans, statistics_of
+
+METHODS = {"MinMax": "minmax", "Entropy": "kl", "Percentile": "percentile:p=99.99"}
+"""Method of onnxruntime -> calibrator of qbench of the same idea."""
+PERCENTILE = 99.99
+PER_CHANNEL_OPSET, RAISED_OPSET = 13, 17
+LIMIT_S = 400  # for one quantization by onnxruntime
+OWN = ("auto",)  # calibrators without a counterpart, shown where qbench has them
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Operator types of one network: what qbench quantizes, and what of it onnxruntime can and does by default."""
+
+    network: str
+    qbench: tuple[str, ...]
+    only_qbench: tuple[str, ...]  # no quantizer for it in onnxruntime
+    only_onnxruntime: tuple[str, ...]  # quantized by its default, not by qbench
+
+
+# -- onnxruntime's half, in a process of its own because it may crash
+
+
+def quantize_static(entry: zoo.Entry, method: str, types: Sequence[str], samples: int, goal: Path) -> None:
+    """Write onnxruntime's Q/DQ model of `entry` to `goal`. `types` empty means its default operators."""
+    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType
+    from onnxruntime.quantization import quantize_static as theirs
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = entry.samples(samples)
+
+        def get_next(self) -> object:
+            return next(self.left, None)
+
+    with TemporaryDirectory() as name:
+        raised, ready = Path(name) / "raised.onnx", Path(name) / "ready.onnx"
+        onnx.save(_raised(onnx.load(entry.model)), raised)
+        quant_pre_process(str(raised), str(ready), skip_symbolic_shape=True)
+        theirs(
+            str(ready),
+            str(goal),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            op_types_to_quantize=list(types) or None,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod[method],
+            extra_options={"CalibPercentile": PERCENTILE} if method == "Percentile" else {},
+        )
+
+
+def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    return model if version >= PER_CHANNEL_OPSET else onnx.version_converter.convert_version(model, RAISED_OPSET)
+
+
+def _apart(entry: zoo.Entry, method: str, types: Sequence[str], samples: int, goal: Path) -> str:
+    """quantize_static in another process: "" when it wrote the file, else why not."""
+    goal.unlink(missing_ok=True)
+    order = [
+        sys.executable,
+        __file__,
+        "--quantize",
+        str(entry.folder),
+        method,
+        ",".join(types),
+        str(samples),
+        str(goal),
+    ]
+    try:
+        done = subprocess.run(order, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done after {LIMIT_S} s"
+    if done.returncode < 0:
+        return f"killed by signal {-done.returncode}"
+    last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+    return "" if done.returncode == 0 and goal.is_file() else last[:200]
+
+
+# -- the comparison
+
+
+def compare(entry: zoo.Entry, samples: int, own: Sequence[str], out: Path) -> tuple[list[Row], Operators]:
+    """Rows of both tools. `plan` of a row is "TOOL METHOD"."""
+    bench = open_bench(entry, samples, out)
+    plans = {spec: bench.uniform(Precision.INT8, spec) for spec in (*METHODS.values(), *own)}
+    operators = _operators(bench, plans["minmax"])
+    found = [row_of(entry.name, "float", bench.evaluator.reference())]
+    found += [ours(bench, spec, plan) for spec, plan in plans.items()]
+    same = tuple(t for t in operators.qbench if t not in operators.only_qbench)
+    for kind, types in (("default", ()), ("same", same)):
+        for method in METHODS:
+            goal = out / entry.name / f"onnxruntime-{kind}-{method}.onnx"
+            found.append(
+                _theirs(bench, f"onnxruntime {kind} {method}", goal, _apart(entry, method, types, samples, goal))
+            )
+    return found, operators
+
+
+def open_bench(entry: zoo.Entry, samples: int, out: Path) -> Bench:
+    """As `quality.Bench.open`, calibrated on the first `samples` only."""
+    keep = out / entry.name
+    keep.mkdir(parents=True, exist_ok=True)
+    bench = Bench.open(entry, keep)
+    case = replace(bench.case, calibration=take(bench.case.calibration, samples))
+    statistics = statistics_of(case.prepared, case.calibration, keep=keep)
+    plans = Plans(case.network, statistics, bench.plans.schemes, bench.plans.target, bench.plans.toolkit)
+    return replace(bench, case=case, plans=plans)
+
+
+def ours(bench: Bench, spec: str, plan: Plan) -> Row:
+    try:
+        return bench.row(f"qbench {spec}", plan)
+    except Exception as error:  # noqa: BLE001   a failure is a result
+        return Row(bench.entry.name, f"qbench {spec}", error=reason(error))
+
+
+def _theirs(bench: Bench, name: str, model: Path, failed: str) -> Row:
+    if failed:
+        return Row(bench.entry.name, name, error=failed)
+    try:
+        onnx.checker.check_model(str(model))
+        return row_of(bench.entry.name, name, bench.evaluator.evaluate_model(ir.load(model)))
+    except Exception as error:  # noqa: BLE001
+        return Row(bench.entry.name, name, error=reason(error))
+
+
+def _operators(bench: Bench, plan: Plan) -> Operators:
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    network = bench.case.network
+    types = {str(n.name): n.op_type for n in bench.case.prepared.model.graph}
+    int8 = {
+        types[n]
+        for k in network.kernels
+        for n in k.nodes
+        if n in types and plan.precision[network.unit_of_kernel[k.name]] is Precision.INT8
+    }
+    known = set(QDQRegistry) | set(QLinearOpsRegistry)
+    return Operators(
+        bench.entry.name,
+        tuple(sorted(int8)),
+        tuple(sorted(int8 - known)),
+        tuple(sorted((set(types.values()) & known) - int8)),
+    )
+
+
+def table(found: Sequence[Row], own: Sequence[str]) -> str:
+    """One line per network and method: change of the metric in points and SQNR in dB, for the three ways."""
+    at = {(r.network, r.plan): r for r in found}
+    lines = []
+    for network in dict.fromkeys(r.network for r in found):
+        base = at[network, "float"]
+        for method, spec in [*METHODS.items(), *((None, s) for s in own)]:
+            ways = [
+                at.get((network, f"qbench {spec}")),
+                *(at.get((network, f"onnxruntime {k} {method}")) for k in ("default", "same")),
+            ]
+            value, names = base.error or f"{100 * base.value:.2f}", spec + (f" / {method}" if method else "")
+            lines.append([network, base.metric, value, names, *map(_cell, ways)])
+    ways_text = ("qbench", "onnxruntime, its operators", "onnxruntime, qbench's operators")
+    return zoo.markdown(["network", "metric", "float", "method", *ways_text], lines)
+
+
+def _cell(row: Row | None) -> str:
+    return "" if row is None else row.error or f"{-100 * row.drop:+.2f} / {row.sqnr_db:.1f} dB"
+
+
+def operator_table(found: Sequence[Operators]) -> str:
+    return zoo.markdown(
+        ["network", "qbench quantizes", "of these onnxruntime cannot", "onnxruntime quantizes besides"],
+        [[o.network, *(", ".join(x) for x in (o.qbench, o.only_qbench, o.only_onnxruntime))] for o in found],
+    )
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--quantize"]:
+        folder, method, types, samples, goal = sys.argv[2:]
+        entry = next(e for e in zoo.entries(Path(folder).parent, [Path(folder).name]))
+        quantize_static(entry, method, [t for t in types.split(",") if t], int(samples), Path(goal))
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("dest", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=32,
+        help="calibration samples of both; onnxruntime keeps every tensor of all of them",
+    )
+    parser.add_argument(
+        "--tool-calibrator", action="append", help="further calibrators of qbench; default: auto where there is one"
+    )
+    asked = parser.parse_intermixed_args()
+    own = tuple(asked.tool_calibrator or (c for c in OWN if c in calibrators.names()))
+    found: list[Row] = []
+    operators: list[Operators] = []
+    for entry in zoo.entries(asked.dest, asked.names):
+        try:
+            more, which = compare(entry, asked.samples, own, asked.out)
+        except Exception as error:  # noqa: BLE001
+            more = [Row(entry.name, "float", entry.metric, error=reason(error))]
+            which = Operators(entry.name, (), (), ())
+        found += more
+        operators.append(which)
+        print(f"{entry.name}: {len(more)} rows", file=sys.stderr, flush=True)
+        _write(asked.out, found, operators, own, asked.samples)
+    print((asked.out / "onnxruntime.md").read_text(encoding="utf-8"))
+    return 0
+
+
+def _write(out: Path, found: Sequence[Row], operators: Sequence[Operators], own: Sequence[str], samples: int) -> None:
+    import onnxruntime
+
+    body = {
+        "onnxruntime": onnxruntime.__version__,
+        "samples": samples,
+        "rows": [asdict(r) for r in found],
+        "operators": [asdict(o) for o in operators],
+    }
+    (out / "onnxruntime.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    text = [
+        f"## onnxruntime {onnxruntime.__version__}, {samples} samples: change in points / SQNR of first output",
+        table(found, own),
+        "## Operators",
+        operator_table(operators),
+    ]
+    (out / "onnxruntime.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
