@@ -20,6 +20,8 @@ FEWEST_BINS = 512
 MOST_LEVELS = 1024
 """From here on a step is finer than the cells of the sketch."""
 BINS_PER_LEVEL = 4
+VALUES_PER_BIN = 4
+"""With fewer values than this for each bin the bins hold chance, and the least divergence lies at a threshold that says nothing."""
 MOST_ROUNDS = 8
 """Of moving one side and then the other; two or three are usual."""
 
@@ -41,7 +43,8 @@ class Kl:
 
     bins   bins on the longer side, 512 or more; raised to 4 a level where `levels` asks for it, so that several hundred
            thresholds are always compared. For more than 1024 levels nothing is clipped: a step is then finer than
-           what the statistics resolve, and there is no rounding to weigh against clipping.
+           what the statistics resolve, and there is no rounding to weigh against clipping. Nor with fewer than 4 values
+           a bin (a few hundred logits, say): so few make no distribution to compare with.
     sides  "together": one threshold for both sides; "apart": from there each side is moved by itself, in turn, until neither
            gains, so that the divergence is never larger. Codes that span [-T, T] have one threshold in any case
     Source: S. Migacz, "8-bit Inference with TensorRT", GPU Technology Conference 2017.
@@ -63,6 +66,8 @@ class Kl:
         if levels > MOST_LEVELS or seen.zeros == seen.count:
             return whole
         bins = max(self.bins, BINS_PER_LEVEL * levels)
+        if seen.count - seen.zeros < VALUES_PER_BIN * bins:
+            return whole
         width = whole.magnitude / bins
         counts, middle = uniform(seen, Range(-whole.magnitude, whole.magnitude) if symmetric else whole, width)
         begin, end, loss = least(counts, *candidates(counts.size, middle, bins, levels), levels)

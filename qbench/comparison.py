@@ -146,7 +146,7 @@ class Gap:
 @dataclass(frozen=True)
 class Comparison:
     """rows           every plan that was measured, in the order of measuring; `ranked` sorts them
-    gaps           explained steps, for the calibrator of the best row
+    gaps           explained steps, for the best calibrator of each precision
     calibrators    as asked for, in order
     layer_samples  evaluation samples on which layers were compared
     partial        stopped by the user before it was done
@@ -248,23 +248,25 @@ def row_json(row: Row) -> dict[str, Any]:
 
 
 def _ladder_json(ladder: Ladder) -> dict[str, Any]:
-    return {"precision": ladder.precision, "calibrator": ladder.calibrator,
-            "cells": {s: {"accuracy": r.accuracy.value, "drop": r.accuracy.drop, "sqnr_db": r.accuracy.sqnr_db} for s, r in ladder.cells.items()},
-            "steps": [{"from": a.scale, "to": b.scale, "accuracy": b.accuracy.value - a.accuracy.value, "sqnr_db": b.accuracy.sqnr_db - a.accuracy.sqnr_db,
-                       "clear": differ(a, b)} for a, b in ladder.steps()]}
+    def step(a: Row, b: Row) -> dict[str, Any]:
+        return {"from": a.scale, "to": b.scale, "accuracy": b.accuracy.value - a.accuracy.value,
+                "sqnr_db": b.accuracy.sqnr_db - a.accuracy.sqnr_db, "clear": differ(a, b)}
+
+    return {"precision": ladder.precision, "calibrator": ladder.calibrator, "steps": [step(a, b) for a, b in ladder.steps()],
+            "cells": {s: {"accuracy": r.accuracy.value, "drop": r.accuracy.drop, "sqnr_db": r.accuracy.sqnr_db} for s, r in ladder.cells.items()}}
 
 
 def _gap_json(gap: Gap) -> dict[str, Any]:
     def tensor(t: TensorRange) -> dict[str, Any]:
-        return {"name": t.name, "low": t.low, "high": t.high, "bits_lost": t.bits_lost, "codes": t.codes, "readers": list(t.readers), "macs_share": t.macs_share,
-                "coarse_db": t.coarse_db, "fine_db": t.fine_db}
+        return {"name": t.name, "low": t.low, "high": t.high, "bits_lost": t.bits_lost, "codes": t.codes, "readers": list(t.readers),
+                "macs_share": t.macs_share, "coarse_db": t.coarse_db, "fine_db": t.fine_db}
 
     return {
         "precision": gap.precision, "calibrator": gap.calibrator, "coarse": gap.coarse, "fine": gap.fine, "accuracy": gap.accuracy,
         "sqnr_db": gap.sqnr_db, "clear": gap.clear, "bits": gap.bits, "whole": list(gap.whole), "freed_bits": gap.freed_bits,
         "owners": [tensor(t) for t in gap.owners], "tensors": [tensor(t) for t in gap.tensors],
-        "layers": [{"kernel": w.kernel, "unit": w.unit, "channels": w.channels, "spread": w.spread, "bits_lost": w.bits_lost, "coarse_db": w.coarse_db,
-                    "fine_db": w.fine_db, "macs_share": w.macs_share} for w in gap.layers],
+        "layers": [{"kernel": w.kernel, "unit": w.unit, "channels": w.channels, "spread": w.spread, "bits_lost": w.bits_lost,
+                    "coarse_db": w.coarse_db, "fine_db": w.fine_db, "macs_share": w.macs_share} for w in gap.layers],
         "checks": [{"kind": c.kind, "names": list(c.names), "accuracy": c.accuracy.value, "drop": c.accuracy.drop, "sqnr_db": c.accuracy.sqnr_db,
                     "won": c.won} for c in gap.checks],
     }

@@ -20,6 +20,8 @@ SMALLEST_TIE = 5e-5
 """Drops closer than this are the same: half of what two decimals of a percentage show."""
 EQUAL = 1e-6
 """Accuracies closer than this are equal: a uniform plan is not better by the seventh digit."""
+SURETY = 5e-4
+"""What meeting the budgets with the whole interval is worth, in the metric's unit: 0.05 points."""
 LARGEST_TIE = 0.002
 """Most of the metric's unit that one standard error may give away: small evaluation sets have large errors."""
 
@@ -28,8 +30,9 @@ def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | Non
     """The most frugal plan among those that are as accurate as the best one.
 
     As accurate: it loses no more than the best plan plus one standard error of that plan's paired drop, where beating float counts
-    as no loss (on other samples it would not), and it is not worse than any uniform plan among the candidates. Of these, plans
-    that meet the budgets with the upper end of their interval come first, then less energy, then less latency.
+    as no loss (on other samples it would not), and it is not worse than any uniform plan among the candidates. Where plans that
+    meet the budgets with the upper end of their interval come within SURETY of the best one, only they are looked at. Among those
+    that are left, such plans come first, then less energy, then less latency.
     With an allowed drop and no budget, accuracy is a floor and not the goal: then the fastest, the most frugal, the most accurate.
     Source: one-standard-error rule, Breiman, Friedman, Olshen, Stone 1984, Classification and Regression Trees, section 3.4.3.
     """
@@ -39,8 +42,12 @@ def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | Non
     best = max(known, key=lambda c: c.accuracy.value, default=None)
     if best is None:
         return None
-    most = max(best.accuracy.drop, 0.0) + min(max(standard_error(best.accuracy), SMALLEST_TIE), LARGEST_TIE)
     least = max((c.accuracy.value for c in known if c.origin == "uniform"), default=-math.inf)
+    sure = [c for c in known if c.sure]
+    surest = max(sure, key=lambda c: c.accuracy.value, default=None)
+    if surest is not None and surest.accuracy.drop <= max(best.accuracy.drop, 0.0) + SURETY and surest.accuracy.value >= least - EQUAL:
+        known, best = sure, surest
+    most = max(best.accuracy.drop, 0.0) + min(max(standard_error(best.accuracy), SMALLEST_TIE), LARGEST_TIE)
     tied = [c for c in known if c is best or (c.accuracy.drop <= most and c.accuracy.value >= least - EQUAL)]
     return min(tied, key=lambda c: (not c.sure, c.price.energy_mj, c.price.latency_ms, -c.accuracy.value))
 

@@ -35,8 +35,8 @@ def check_without(outputs: Outputs, error: TensorError) -> list[Check]:
     model = without_channels(outputs.walk.prepared.model, error.tensor, error.axis, error.dead_alone)
     if model is None:
         return []
-    after = outputs.of(model, simulate=False)
-    return [Check("without", error.tensor, f"{len(error.dead_alone)} channels set to zero in float", tuple((name, MOST_DB, db) for name, db in after.items()))]
+    parts = tuple((name, MOST_DB, db) for name, db in outputs.of(model, simulate=False).items())
+    return [Check("without", error.tensor, f"{len(error.dead_alone)} channels set to zero in float", parts)]
 
 
 def without_channels(model: ir.Model, tensor: str, axis: int | None, channels: Sequence[int]) -> ir.Model | None:
@@ -49,7 +49,8 @@ def without_channels(model: ir.Model, tensor: str, axis: int | None, channels: S
     mask = np.ones([size if i == axis else 1 for i in range(len(value.shape))], np.float32)
     mask[tuple(list(channels) if i == axis else slice(None) for i in range(mask.ndim))] = 0.0
     names = {str(v.name) for n in copy.graph for v in n.outputs} | set(copy.graph.initializers) | {str(n.name) for n in copy.graph}
-    held = ir.Value(name=free(f"{tensor}_mask", names), const_value=ir.tensor(mask), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(mask.shape))
+    held = ir.Value(name=free(f"{tensor}_mask", names), const_value=ir.tensor(mask), type=ir.TensorType(ir.DataType.FLOAT),
+                    shape=ir.Shape(mask.shape))
     copy.graph.register_initializer(held)
     readers, made = list(value.uses()), ir.Value(name=tensor, type=value.type, shape=value.shape)
     value.name = free(f"{tensor}_whole", names)

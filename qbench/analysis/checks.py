@@ -91,7 +91,8 @@ def summed(reference: Values, made: Values, name: str, other: str, axis: int | N
 
 # -- changed plans
 
-def raised(plan: Plan, network: Network, model: ir.Model, units: Sequence[str], precision: Precision, scheme: QuantScheme | None, fresh: Fresh) -> Plan:
+def raised(plan: Plan, network: Network, model: ir.Model, units: Sequence[str], precision: Precision, scheme: QuantScheme | None,
+           fresh: Fresh) -> Plan:
     """`plan` with some units at a higher precision.
 
     Groups that no 8-bit unit touches any more get their range anew: what 8 bits had to clip, 16 need not. What a correction
@@ -115,7 +116,8 @@ def raised(plan: Plan, network: Network, model: ir.Model, units: Sequence[str], 
 def groups_of(network: Network, unit: str) -> set[str]:
     """Scale groups that a unit's kernels read or write."""
     kernels = next((u.kernels for u in network.units if u.name == unit), ())
-    return {network.group_of[t].name for name in kernels for k in [network.kernel[name]] for t in (*k.inputs, *k.inner, *k.outputs) if t in network.group_of}
+    tensors = (t for k in (network.kernel[name] for name in kernels) for t in (*k.inputs, *k.inner, *k.outputs))
+    return {network.group_of[t].name for t in tensors if t in network.group_of}
 
 
 # -- cutting the graph

@@ -76,10 +76,11 @@ def analyze(walk: Walk, statistics: Statistics, *, best: Mapping[int, Mapping[st
     outputs = Outputs(walk, {t.tensor: t for k in measured.kernels for t in k.tensors if t.tensor in network.outputs})
     odd = [f"tensor {t!r}: its shape depends on the values, so that float and quantized cannot be compared" for t in measured.odd]
     stored = stored_tensors(network, plan, walk.written, statistics, best or {})
+    mixed = mixed_groups(network, walk.prepared.model, layout, written_codes(network, walk.written), statistics)
     return Analysis(
         PurePath(network.name).name, network.model_key, plan.key, plan.target, plan.toolkit, plan.calibrator, str(plan.granularity), data,
         walk.sample_count, statistics.samples, walk.simulate, plan.layers, tuple(outputs.before.items()), tuple(measured.kernels), stored,
-        covered, mixed_groups(network, walk.prepared.model, layout, written_codes(network, walk.written), statistics), weight_spreads(network, plan, walk.prepared.model),
+        covered, mixed, weight_spreads(network, plan, walk.prepared.model),
         {s.tensor: s.seen_low for s in stored if s.constant}, dict(statistics.unobserved) if stored else {},
         notes=dict(plan.notes), warnings=(*warnings, *odd)), outputs
 
@@ -121,7 +122,8 @@ def _tensor_error(tensor: str, role: str, seen: Seen, layout: Layout, network: N
     named = seen.axis is not None and not many
     group = network.group_of.get(tensor)
     return TensorError(
-        tensor, role, group.name if group is not None else "", seen.axis, error_of(alone), error_of(whole), channel_db(whole) if named else (), channel_db(alone) if named else (),
+        tensor, role, group.name if group is not None else "", seen.axis, error_of(alone), error_of(whole),
+        channel_db(whole) if named else (), channel_db(alone) if named else (),
         tuple(float(f"{v:.4g}") for v in whole[:, 6]) if named else (), dead_channels(whole) if named else (), dead_channels(alone) if named else (),
         parts, f"axis {seen.axis} has {len(whole)} entries: positions, not channels" if many else "")
 

@@ -134,7 +134,8 @@ def run_checks(analysis: Analysis, outputs: Outputs, network: Network, options: 
         return ()
     plan, model = outputs.plan, outputs.walk.prepared.model
     found: list[Check] = []
-    jobs: list[Callable[[], list[Check]]] = [partial(_raise, outputs, analysis, network, model, u, options, found) for u in units_to_raise(analysis, options)]
+    jobs: list[Callable[[], list[Check]]] = []
+    jobs += [partial(_raise, outputs, analysis, network, model, units, options, found) for units in units_to_raise(analysis, options)]
     jobs += [partial(_cut, outputs, analysis, mixed, options) for mixed in analysis.mixed]
     told = {m.group for m in analysis.mixed}
     jobs += [partial(check_without, outputs, e) for e in [e for _, e in collapsed(analysis) if e.group not in told][:options.count]]

@@ -43,7 +43,7 @@ HIDES_DB = 15.0
 """From here on a whole tensor looks as if it worked."""
 MISSED_DB = 40.0
 """An output that float keeps this close without some channels does not need them."""
-ORDER = ("nonfinite", "cut", "raise", "together", "range", "granularity", "weights", "collapse", "amplifies", "constant", "unobserved", "spread", "leave", "fine")
+ORDER = ("nonfinite", "cut", "raise", "range", "granularity", "weights", "collapse", "amplifies", "constant", "unobserved", "spread")
 
 
 def verdict(analysis: Analysis) -> tuple[Finding, ...]:
@@ -71,11 +71,13 @@ def _raises(analysis: Analysis) -> Iterable[Finding]:
             other = next((c for c in analysis.checks if c.kind == "raise" and c.units == check.units and c.change != check.change), None)
             beside = f"; {other.change.upper()} gives {words.signed(other.gain_db)}" if other is not None else ""
             macs = sum(k.macs_share for k in kernels)
-            both = (f" Alone the best of them gains {words.signed(gain_alone(check, analysis.checks))}: what passes between two units is stored by both."
-                    if len(check.units) > 1 else "")
-            yield Finding("raise", check.subject, f"Raise {words.names(check.units)} from {words.precisions(kernels)} to {check.change.upper()}: {words.gain(check)}{beside}.{both} "
-                          f"{_why(kernels)}" + (f" {words.percent(macs)} of the MACs are in {'them' if both else 'it'}." if macs else "")
-                          + _cheaper(analysis, check, kernels), check.gain_db)
+            several = len(check.units) > 1
+            both = (f" Alone the best of them gains {words.signed(gain_alone(check, analysis.checks))}: what passes between two units is "
+                    "stored by both." if several else "")
+            work = f" {words.percent(macs)} of the MACs are in {'them' if several else 'it'}." if macs else ""
+            text = (f"Raise {words.names(check.units)} from {words.precisions(kernels)} to {check.change.upper()}: {words.gain(check)}{beside}."
+                    f"{both} {_why(kernels)}{work}{_cheaper(analysis, check, kernels)}")
+            yield Finding("raise", check.subject, text, check.gain_db)
 
 
 def _cheaper(analysis: Analysis, check: Check, kernels: Sequence[KernelError]) -> str:
@@ -109,11 +111,12 @@ def _spread(analysis: Analysis) -> Iterable[Finding]:
     steps = [c for c in analysis.checks if c.kind == "noisiest"]
     best = max((c.gain_db for c in analysis.checks if c.kind == "raise"), default=0.0)
     alone = sorted(k.worst.isolated.sqnr_db for k in analysis.integer if k.worst is not None)
-    text = (f"The error is spread: on their own the {len(alone)} integer kernels leave {words.plain(alone[0])} to {words.db(alone[-1])}, half of them less than "
-            f"{words.db(alone[len(alone) // 2])}, and no single unit gains more than {words.signed(best)} at the output.")
+    text = (f"The error is spread: on their own the {len(alone)} integer kernels leave {words.plain(alone[0])} to {words.db(alone[-1])}, "
+            f"half of them less than {words.db(alone[len(alone) // 2])}, and no single unit gains more than {words.signed(best)} at the output.")
     for c in steps:
         macs = sum(k.macs_share for k in analysis.kernels if k.unit in c.units)
-        text += f" {'Raising the' if c is steps[0] else 'The'} {c.subject} ({words.percent(macs)} of the MACs) to {c.change.upper()}: {words.gain(c)}."
+        text += (f" {'Raising the' if c is steps[0] else 'The'} {c.subject} ({words.percent(macs)} of the MACs) to {c.change.upper()}: "
+                 f"{words.gain(c)}.")
     yield Finding("spread", analysis.outputs[0][0], text, max((c.gain_db for c in steps), default=None))
 
 
@@ -143,16 +146,16 @@ def _cuts(analysis: Analysis) -> Iterable[Finding]:
         large, small = group.sources[0], group.sources[-1]
         error = _tensor(analysis, group.tensor)
         kernel = _kernel(analysis, group.kernel)
-        text = (f"Scale group {group.group!r} mixes ranges {words.times(group.ratio)} apart: {large.tensor!r} reaches {large.magnitude:.4g}, {small.tensor!r} "
-                f"{small.magnitude:.4g}, and they meet in {kernel.op if kernel else 'Concat'} {group.kernel!r}. One scale for both leaves "
-                f"{small.tensor!r} {small.codes:.2g} codes{_hidden(error)}.")
+        text = (f"Scale group {group.group!r} mixes ranges {words.times(group.ratio)} apart: {large.tensor!r} reaches {large.magnitude:.4g}, "
+                f"{small.tensor!r} {small.magnitude:.4g}, and they meet in {kernel.op if kernel else 'Concat'} {group.kernel!r}. "
+                f"One scale for both leaves {small.tensor!r} {small.codes:.2g} codes{_hidden(error)}.")
         cut = next((c for c in analysis.checks if c.kind == "cut" and c.subject == group.group), None)
         raises = [c for c in analysis.checks if c.kind == "raise" and c.units == (group.unit,)]
         if group.blocked:
             text += f" (a) Cutting the graph before {group.kernel!r} is no way out: {group.blocked}."
         else:
-            text += (f" (a) Cut the graph before {group.kernel!r} and let {words.names(group.inputs)} leave as outputs of their own, at the same precision"
-                     + (f": {words.gain(cut, '')}." if cut is not None else "."))
+            text += (f" (a) Cut the graph before {group.kernel!r} and let {words.names(group.inputs)} leave as outputs of their own, at the same "
+                     "precision" + (f": {words.gain(cut, '')}." if cut is not None else "."))
         text += f" (b) Or keep the graph and raise unit {group.unit!r}" + (
             ": " + "; ".join(f"to {c.change.upper()}, {words.gain(c)}" for c in raises) if raises else " to INT16 or FP16") + "."
         gains = [c.gain_db for c in ([cut] if cut is not None else raises)]
@@ -166,29 +169,36 @@ def _hidden(error: TensorError | None) -> str:
     worst = min(error.parts, key=lambda p: p.accumulated.sqnr_db)
     many = worst.channels[1] - worst.channels[0]
     dead = f", {worst.dead} of its {many} channels exactly zero" if worst.dead else ""
-    return f": {worst.name!r} comes out at {words.db(worst.accumulated.sqnr_db)}{dead}, while {error.tensor!r} as a whole shows {words.db(error.accumulated.sqnr_db)}"
+    return (f": {worst.name!r} comes out at {words.db(worst.accumulated.sqnr_db)}{dead}, while {error.tensor!r} as a whole shows "
+            f"{words.db(error.accumulated.sqnr_db)}")
 
 
 def _ranges(analysis: Analysis) -> Iterable[Finding]:
     stored = {s.tensor: s for s in analysis.stored}
     for check in (c for c in analysis.checks if c.kind == "range" and c.useful_db >= WORTH_DB):
         if (tensor := stored.get(check.subject)) is not None:
-            yield Finding("range", check.subject, f"{_range_fault(analysis, tensor)} With {tensor.best_low:.4g} to {tensor.best_high:.4g} instead: {words.gain(check)}.",
-                          check.gain_db)
+            text = f"{_range_fault(analysis, tensor)} With {tensor.best_low:.4g} to {tensor.best_high:.4g} instead: {words.gain(check)}."
         else:
-            poor = poor_ranges(analysis)
-            clipped = sum(s.clip_noise > 0.5 for s in poor)
-            fault = " and ".join(filter(None, (f"clips {words.count(clipped, 'tensor')} too much" if clipped else "",
-                                               f"leaves the range of {words.count(len(poor) - clipped, 'tensor')} too wide" if clipped < len(poor) else "")))
-            yield Finding("range", check.subject, f"Calibrator {analysis.calibrator} {fault}. With ranges of least squared error for all of them: {words.gain(check)}. "
-                          "Compare calibrators: qbench compare.", check.gain_db)
+            text = (f"Calibrator {analysis.calibrator} {_range_faults(analysis)}. With ranges of least squared error for all of them: "
+                    f"{words.gain(check)}. Compare calibrators: qbench compare.")
+        yield Finding("range", check.subject, text, check.gain_db)
+
+
+def _range_faults(analysis: Analysis) -> str:
+    """"clips 3 tensors too much and leaves the range of 2 tensors too wide"."""
+    poor = poor_ranges(analysis)
+    clipped = sum(s.clip_noise > 0.5 for s in poor)
+    faults = [f"clips {words.count(clipped, 'tensor')} too much"] if clipped else []
+    faults += [f"leaves the range of {words.count(len(poor) - clipped, 'tensor')} too wide"] if clipped < len(poor) else []
+    return " and ".join(faults)
 
 
 def _range_fault(analysis: Analysis, s: StoredTensor) -> str:
     loss = f"storing it so leaves {words.db(s.noise_db)}, and could leave {words.db(s.best_db)}"
     if s.clip_noise > 0.5:
-        return (f"Calibrator {analysis.calibrator} clips {s.tensor!r} too much: its codes reach {s.low:.4g} to {s.high:.4g}, the data {s.seen_low:.4g} to "
-                f"{s.seen_high:.4g}; {words.percent(s.clipped)} of the values lie beyond and make {words.percent(s.clip_noise)} of the noise; {loss}.")
+        return (f"Calibrator {analysis.calibrator} clips {s.tensor!r} too much: its codes reach {s.low:.4g} to {s.high:.4g}, the data "
+                f"{s.seen_low:.4g} to {s.seen_high:.4g}; {words.percent(s.clipped)} of the values lie beyond and make "
+                f"{words.percent(s.clip_noise)} of the noise; {loss}.")
     used = max(s.seen_high, 0.0) - min(s.seen_low, 0.0)
     why = "for a few values far out" if s.high - s.low < 1.3 * used else f"while these data stay within {s.seen_low:.4g} to {s.seen_high:.4g}"
     return f"The range of {s.tensor!r} is too wide: {s.low:.4g} to {s.high:.4g} in steps of {s.step:.3g}, {why}; {loss}."
@@ -207,8 +217,9 @@ def _not_finite(analysis: Analysis) -> Iterable[Finding]:
     bad = next(((k, t) for k in analysis.kernels for t in k.tensors if t.accumulated.sqnr_db <= -MOST_DB), None)
     if bad is not None:
         kernel, error = bad
-        yield Finding("nonfinite", kernel.name, f"{kernel.op} {kernel.name!r} writes NaN or infinity in the quantized network, where float does not: "
-                      f"its inputs arrive with {words.db(kernel.arrives_db)}, alone it is at {words.db(error.isolated.sqnr_db)}. Keep it and what feeds it in float.")
+        text = (f"{kernel.op} {kernel.name!r} writes NaN or infinity in the quantized network, where float does not: its inputs arrive with "
+                f"{words.db(kernel.arrives_db)}, alone it is at {words.db(error.isolated.sqnr_db)}. Keep it and what feeds it in float.")
+        yield Finding("nonfinite", kernel.name, text)
 
 
 def _collapses(analysis: Analysis) -> Iterable[Finding]:
@@ -233,9 +244,10 @@ def _collapses(analysis: Analysis) -> Iterable[Finding]:
         hides = " and hides it" if error.isolated.sqnr_db >= HIDES_DB else ""
         cure = ("One scale for all tensors is too coarse here." if analysis.granularity == "global"
                 else f"Equalize the channels (cle), or raise unit {kernel.unit!r} and its neighbours.")
-        yield Finding("collapse", error.tensor, f"{len(error.dead_alone)} of {len(error.channels_db)} channels of {error.tensor!r} ({kernel.op} {kernel.name!r}) come out "
-                      f"constant zero and are not in float (there they reach {reach:.3g}{step}): {words.numbers(error.dead_alone)}. The whole tensor shows "
-                      f"{words.db(error.isolated.sqnr_db)}{hides}.{missed} {cure}")
+        text = (f"{len(error.dead_alone)} of {len(error.channels_db)} channels of {error.tensor!r} ({kernel.op} {kernel.name!r}) come out constant "
+                f"zero and are not in float (there they reach {reach:.3g}{step}): {words.numbers(error.dead_alone)}. The whole tensor shows "
+                f"{words.db(error.isolated.sqnr_db)}{hides}.{missed} {cure}")
+        yield Finding("collapse", error.tensor, text)
 
 
 def _amplifier(analysis: Analysis) -> KernelError | None:
@@ -269,21 +281,23 @@ def _weights(analysis: Analysis) -> Iterable[Finding]:
 
 
 def _unequal(w: WeightSpread) -> str:
-    return (f"Weights {w.weight!r} of {w.kernel!r} share one scale, and channel {w.widest} reaches {w.largest:.3g}, {words.times(w.ratio)} the median channel's "
-            f"{w.median:.3g}: the median channel keeps {w.codes:.3g} of {1 << w.bits} codes.")
+    return (f"Weights {w.weight!r} of {w.kernel!r} share one scale, and channel {w.widest} reaches {w.largest:.3g}, {words.times(w.ratio)} the "
+            f"median channel's {w.median:.3g}: the median channel keeps {w.codes:.3g} of {1 << w.bits} codes.")
 
 
 def _constant(analysis: Analysis) -> Iterable[Finding]:
     if analysis.constant:
         named = [f"{t!r} ({v:.4g})" for t, v in analysis.constant.items()]
-        yield Finding("constant", next(iter(analysis.constant)), f"{words.count(len(named), 'tensor')} stored in integers held one value over all {analysis.seen} calibration samples: "
-                      f"{words.some(named)}. Their scales say nothing about other data: calibrate on data that move them, or keep them in float.")
+        text = (f"{words.count(len(named), 'tensor')} stored in integers held one value over all {analysis.seen} calibration samples: "
+                f"{words.some(named)}. Their scales say nothing about other data: calibrate on data that move them, or keep them in float.")
+        yield Finding("constant", next(iter(analysis.constant)), text)
 
 
 def _unobserved(analysis: Analysis) -> Iterable[Finding]:
     if analysis.unobserved:
         named = [f"{t!r} ({why})" for t, why in analysis.unobserved.items()]
-        yield Finding("unobserved", next(iter(analysis.unobserved)), f"{words.count(len(named), 'tensor')} without a range, kept in float: {words.some(named)}.")
+        text = f"{words.count(len(named), 'tensor')} without a range, kept in float: {words.some(named)}."
+        yield Finding("unobserved", next(iter(analysis.unobserved)), text)
 
 
 def _leave(analysis: Analysis) -> Iterable[Finding]:
@@ -294,8 +308,9 @@ def _leave(analysis: Analysis) -> Iterable[Finding]:
         if len(check.units) == 1 and kernels and not useful & set(check.units):
             worst = max(kernels, key=own_noise).worst
             if worst is not None and worst.isolated.sqnr_db < 30.0:
-                yield Finding("leave", check.subject, f"Leave {words.names(check.units)} at {words.precisions(kernels)}: on its own it shows {words.db(worst.isolated.sqnr_db)}, but at "
-                              f"{check.change.upper()} the output gains {words.signed(check.gain_db)} only.", check.gain_db)
+                text = (f"Leave {words.names(check.units)} at {words.precisions(kernels)}: on its own it shows {words.db(worst.isolated.sqnr_db)}, "
+                        f"but at {check.change.upper()} the output gains {words.signed(check.gain_db)} only.")
+                yield Finding("leave", check.subject, text, check.gain_db)
 
 
 def _fine(analysis: Analysis, found: Sequence[Finding]) -> Iterable[Finding]:
@@ -310,8 +325,9 @@ def _fine(analysis: Analysis, found: Sequence[Finding]) -> Iterable[Finding]:
     text = f"{len(fine)} of {len(alone)} integer units are fine as they are: on their own they leave {words.db(least)} or more."
     poor = min((db for _, db in analysis.outputs), default=MOST_DB) < POOR_DB
     if not any(c.kind == "raise" for c in analysis.checks) and (poor or len(fine) < len(alone)):
-        worst = [f"{u!r} ({words.db(alone[u])} alone)" for u in noisy_units(analysis)[:words.FEW_NAMES]]
-        yield Finding("untried", ", ".join(noisy_units(analysis)[:words.FEW_NAMES]), f"No layer was tried at a higher precision; the most promising: {', '.join(worst)}.")
+        worst = noisy_units(analysis)[:words.FEW_NAMES]
+        promising = ", ".join(f"{u!r} ({words.db(alone[u])} alone)" for u in worst)
+        yield Finding("untried", ", ".join(worst), f"No layer was tried at a higher precision; the most promising: {promising}.")
     elif not found:
         text = (f"No change that was tried helps. {text}" if poor else f"Nothing is worth changing. {text}")
     if fine:

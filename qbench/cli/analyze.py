@@ -13,12 +13,13 @@ from qbench.cli.options import JsonOption, PreprocessOption, ShapesOption
 
 
 def command(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", show_default=False, help="The float model; without it the built-in sample.")] = None,
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", show_default=False, help="The float model; without it the sample.")] = None,
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", show_default=False, help="A plan.json, or the folder of a search; without it that of "
                                                 "the model's last search here. It may stand alone, for a sample.")] = None,
     data: Annotated[str | None, typer.Option(
-        "--data", "-d", help="Samples, labels not needed: a .npz, a folder, or module:function that yields one dict (input name -> array) per sample.")] = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to walk over, the first of the data; ranges are held against all of them.")] = 32,
+        "--data", "-d", help="Samples, labels not needed: a .npz, a folder, or module:function that yields one dict (input name -> array) "
+                             "per sample.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to walk over, the first of the data; ranges are held against all.")] = 32,
     checks: Annotated[int, typer.Option("--checks", min=0, help="Layers to try at a higher precision, worst first; 0 tries nothing.")] = 3,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of the table on the terminal.")] = 12,
     sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,

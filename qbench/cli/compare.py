@@ -15,11 +15,15 @@ from qbench.errors import InputError
 def command(
     model: Annotated[Path | None, typer.Argument(help="ONNX or .pt2 model; without it the built-in sample runs.", show_default=False)] = None,
     data: DataOption = None,
-    eval_data: Annotated[str | None, typer.Option("--eval-data", help="Evaluation data with labels; without it the calibration data serve both.")] = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="top1, topk:k=5, dice:classes=1/2/3, miou, auc, cosine, sqnr, kl, or module:function.")] = None,
-    calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="A calibrator, e.g. percentile:p=99.9, or all; may be repeated. Default: minmax, "
-                                                         "two percentiles, mse, kl, auto.")] = None,
-    scale: Annotated[list[str] | None, typer.Option("--scale", help="global, per-layer, per-channel, per-group; may be repeated. Default: the first three.")] = None,
+    eval_data: Annotated[str | None, typer.Option(
+        "--eval-data", help="Evaluation data with labels; without it the calibration data serve both.")] = None,
+    metric: Annotated[str | None, typer.Option(
+        "--metric", help="top1, topk:k=5, dice:classes=1/2/3, miou, auc, cosine, sqnr, kl, or module:function.")] = None,
+    calibrator: Annotated[list[str] | None, typer.Option(
+        "--calibrator", help="A calibrator, e.g. percentile:p=99.9, or all; may be repeated. Default: minmax, two percentiles, mse, kl, "
+                             "auto.")] = None,
+    scale: Annotated[list[str] | None, typer.Option(
+        "--scale", help="global, per-layer, per-channel, per-group; may be repeated. Default: the first three.")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", help="int8 or int16; may be repeated.")] = None,
     target: Annotated[str, typer.Option("--target", "-t", help="Chip whose quantization scheme and latency model are used.")] = "rk3588",
     op_point: Annotated[str | None, typer.Option("--op-point", help="Operating point of the latency, e.g. 800MHz; default: the fastest.")] = None,
@@ -56,7 +60,8 @@ def command(
         raise InputError("--data without a model: give MODEL --data D, or leave both out to compare on the built-in sample")
     if model is not None and sample is not None:
         raise InputError(f"--sample {sample} and the model {model}: give one of the two")
-    case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess, input_shapes=options.shapes(input_shape), limit=limit)
+    case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
+                     input_shapes=options.shapes(input_shape), limit=limit)
     job = CompareJob(case, target, tuple(calibrator or ()), tuple(scale or ()), tuple(precision or ()), toolkit, op_point, seed, non_finite, output)
     with terminal.progress(options.console()) as progress:
         result = run_compare(job, progress)

@@ -2,13 +2,14 @@
 
 Float weights W and scales s stay; each code is floor(W / s) + h(v), where h is a rectified sigmoid and v is learned until h is
 0 or 1. The layer reads what the quantized layers before it left, and its target is what the float layer makes of the float
-activations: so later layers make up for what earlier ones lost.
+activations: so later layers make up for what earlier ones lost. What was learned, and rounding to nearest, are then both finished
+by flips (`qbench.corrections.flips`); for each output channel the best of the four is taken.
 Source: Nagel et al. 2020 (arXiv 2004.10568), equations 21 to 25.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -19,6 +20,7 @@ import numpy as np
 from qbench.corrections.activations import Function, activation_of
 from qbench.corrections.anchors import Anchor, Array, data_of
 from qbench.corrections.bias import Found
+from qbench.corrections.flips import MOST_INPUTS, flipped
 from qbench.corrections.parts import Codes, Place, codes_of, left_out, places, reads, with_codes
 from qbench.corrections.patches import bias_row, factor_of, from_matrix, matrix, patches, positions_of
 from qbench.corrections.steps import AdaRound
@@ -104,11 +106,11 @@ def _is_held_out(sample: int) -> bool:
 
 @dataclass(frozen=True)
 class _Pool:
-    """What a layer learns from. x  [groups, positions, inputs / groups * taps], quantized; target  [groups, positions, outputs / groups],
-    float, behind the activation"""
+    """What a layer learns from. x  [groups, positions, inputs / groups * taps], quantized; y  [groups, positions, outputs / groups],
+    what the float layer makes in front of its activation, without bias"""
 
     x: torch.Tensor
-    target: torch.Tensor
+    y: torch.Tensor
 
 
 def _offsets(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator, threads: int) -> Array | str:
@@ -125,15 +127,12 @@ def _offsets(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator,
     if walk.quantized_part(place.kernel) is None:
         return "stays rounded to nearest: it cannot be cut out of the network"
     device = torch.device("cuda" if step.device == "cuda" or (step.device == "auto" and torch.cuda.is_available()) else "cpu")
-    function = activation_of(place.kernel, anchor)
-    pool = _pool(walk, place, step, rng, function, device)
-    if isinstance(pool, str):
-        return f"stays rounded to nearest: {pool}"
+    pool = _pool(walk, place, step, rng, device)
     weight = data_of(anchor.weight).astype(np.float64)
     below = np.floor(weight / codes.scales)
     least, most = scheme.qmin - codes.zero_points, scheme.qmax - codes.zero_points
     torch.set_num_threads(threads if weight.size * step.batch > SHARED_MACS else 1)
-    up = _learn(_Layer(anchor, codes, weight, below, least, most, function), pool, step)
+    up = _learn(_Layer(anchor, codes, weight, below, least, most, activation_of(place.kernel, anchor)), pool, step)
     if up is None:
         return "stays rounded to nearest: its weights are codes already"
     chosen = np.clip(below + up, least, most) + codes.zero_points
@@ -141,8 +140,8 @@ def _offsets(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator,
     return offsets
 
 
-def _pool(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator, function: Function, device: torch.device) -> _Pool | str:
-    """Patches and targets at positions drawn from all samples but those held out; or why the layer cannot be seen as a product."""
+def _pool(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator, device: torch.device) -> _Pool:
+    """Patches and targets at positions drawn from all samples but those held out."""
     import torch
 
     anchor = place.anchor
@@ -163,8 +162,7 @@ def _pool(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator, fu
     x = torch.tensor(np.concatenate(read, axis=1)[:, order], device=device)
     y = torch.tensor(np.concatenate(wanted, axis=1)[:, order], device=device)
     weight = torch.tensor(matrix(anchor, data_of(anchor.weight)), device=device)
-    made = torch.bmm(y, weight) * factor_of(anchor, "alpha") + torch.tensor(bias_row(anchor), device=device)
-    return _Pool(x, function(made))
+    return _Pool(x, torch.bmm(y, weight) * factor_of(anchor, "alpha"))
 
 
 @dataclass(frozen=True)
@@ -191,20 +189,20 @@ def _learn(layer: _Layer, pool: _Pool, step: AdaRound) -> Array | None:
 
     scale, below, least, most = (tensor(d) for d in (layer.codes.scales * factor_of(anchor, "alpha"), layer.below, layer.least, layer.most))
     bias = torch.tensor(bias_row(anchor), device=device)
-    nearest = tensor((layer.codes.codes - layer.codes.zero_points) * layer.codes.scales - layer.weight) * factor_of(anchor, "alpha")
-    usual = float(torch.bmm(pool.x, nearest).square().mean())           # what rounding to nearest costs, in front of the activation
-    if usual == 0.0:
+    goal = layer.function(pool.y + bias)
+    nearest = tensor(layer.codes.codes - layer.codes.zero_points)
+    usual = float(torch.bmm(pool.x, nearest * scale - tensor(layer.weight) * factor_of(anchor, "alpha")).square().mean())
+    if usual == 0.0:                                                     # what rounding to nearest costs, in front of the activation
         return None
     part = tensor(layer.weight / layer.codes.scales - layer.below).clamp(1e-4, 1 - 1e-4)
     v = torch.log((part - GAMMA) / (ZETA - part)).requires_grad_()
     optimizer = torch.optim.Adam([v], lr=step.lr)
-    batches, start = max(1, pool.x.shape[1] // step.batch), step.batch
+    batches = max(1, pool.x.shape[1] // step.batch)
     for iteration in range(step.iterations):
-        at = iteration % batches * start
-        x, target = pool.x[:, at:at + start], pool.target[:, at:at + start]
+        at = slice(iteration % batches * step.batch, (iteration % batches + 1) * step.batch)
         h = rectified_sigmoid(v)
-        made = layer.function(torch.bmm(x, (below + h).clamp(least, most) * scale) + bias)
-        loss = (made - target).square().mean() / usual
+        made = layer.function(torch.bmm(pool.x[:, at], (below + h).clamp(least, most) * scale) + bias)
+        loss = (made - goal[:, at]).square().mean() / usual
         done = iteration / step.iterations
         if done >= WARM_UP:
             loss = loss + LAMBDA * (1 - (2 * h - 1).abs().pow(annealed(done))).mean()
@@ -213,8 +211,34 @@ def _learn(layer: _Layer, pool: _Pool, step: AdaRound) -> Array | None:
         optimizer.step()
         if done > WARM_UP and iteration % CHECK == 0 and bool(((h < 0.01) | (h > 0.99)).all()):
             break
-    up = (rectified_sigmoid(v) >= 0.5).to(torch.float64).cpu().numpy()
-    return np.asarray(from_matrix(anchor, up))
+    with torch.no_grad():
+        def weight_of(up: torch.Tensor) -> torch.Tensor:
+            return (below + up).clamp(least, most) * scale
+
+        def loss_of(up: torch.Tensor) -> torch.Tensor:
+            return (layer.function(torch.bmm(pool.x, weight_of(up)) + bias) - goal).square().mean(dim=1, keepdim=True)
+
+        starts = [(rectified_sigmoid(v) >= 0.5).float(), (part >= 0.5).float()]
+        ends = [_flipped(up, weight_of, pool) for up in starts] if part.shape[1] <= MOST_INPUTS else []
+        best = min_over(starts + ends, loss_of)
+    return np.asarray(from_matrix(anchor, best.double().cpu().numpy()))
+
+
+def _flipped(up: torch.Tensor, weight_of: Callable[[torch.Tensor], torch.Tensor], pool: _Pool) -> torch.Tensor:
+    import torch
+
+    return torch.where(flipped(pool.x, pool.y, weight_of(up), weight_of(1 - up)), 1 - up, up)
+
+
+def min_over(choices: Sequence[torch.Tensor], loss_of: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """For each output channel that choice of [groups, inputs, outputs] whose loss, [groups, 1, outputs], is smallest."""
+    import torch
+
+    best, least = choices[0], loss_of(choices[0])
+    for other in choices[1:]:
+        loss = loss_of(other)
+        best, least = torch.where(loss < least, other, best), torch.minimum(loss, least)
+    return best
 
 
 def rectified_sigmoid(v: torch.Tensor) -> torch.Tensor:

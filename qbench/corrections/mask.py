@@ -288,20 +288,29 @@ def _floats(bad: Sequence[Masked], reasons: Mapping[str, str], network: Network)
 
 
 def _unrecognised(graph: ir.Graph, network: Network, statistics: Statistics, known: set[str]) -> dict[str, str]:
-    """Units around a Softmax whose logits are out of all proportion, although no mask was recognised."""
+    """Units around a Softmax whose logits are out of all proportion, although no mask was recognised, back to where that comes from."""
     found: dict[str, str] = {}
     for node in graph:
         source = node.inputs[0] if node.op_type in SOFTMAX else None
-        if source is None or str(node.name) in known:
+        if source is None or str(node.name) in known or not _odd(source, network, statistics):
             continue
-        name = str(source.name)
-        seen = _extremes(name, network, statistics)
-        if seen is not None and seen.high - seen.low > UNUSABLE_SPAN:
-            group = network.group_of.get(name)
-            touched = set(group.tensors) if group is not None else {name}
-            for kernel in network.kernels:
-                if touched & {*kernel.inputs, *kernel.inner, *kernel.outputs}:
-                    found.setdefault(network.unit_of_kernel[kernel.name],
-                                     f"the logits of {node.op_type} {str(node.name)!r} span [{seen.low:.3g}, {seen.high:.3g}], which no mask that "
-                                     "is recognised explains: one scale cannot serve them")
+        seen = _extremes(str(source.name), network, statistics)
+        assert seen is not None
+        why = (f"the logits of {node.op_type} {str(node.name)!r} span [{seen.low:.3g}, {seen.high:.3g}], which no mask that is recognised explains: "
+               "one scale cannot serve them")
+        touched, stack = set[str](), [source]
+        while stack:
+            value = stack.pop()
+            if str(value.name) not in touched and _odd(value, network, statistics):
+                touched.add(str(value.name))
+                maker = value.producer()
+                stack += [v for v in (maker.inputs if maker is not None else ()) if v is not None]
+        for kernel in network.kernels:
+            if touched & {*kernel.inputs, *kernel.inner, *kernel.outputs}:
+                found.setdefault(network.unit_of_kernel[kernel.name], why)
     return found
+
+
+def _odd(value: ir.Value, network: Network, statistics: Statistics) -> bool:
+    seen = None if constant(value) else _extremes(str(value.name), network, statistics)
+    return seen is not None and seen.high - seen.low > UNUSABLE_SPAN

@@ -67,7 +67,7 @@ class AdaRound:
     Source: Nagel et al. 2020 (arXiv 2004.10568).
     """
 
-    iterations: int = 500
+    iterations: int = 300
     samples: int = 0
     positions: int = 8192
     batch: int = 512

@@ -69,7 +69,8 @@ def _finding(finding: Finding) -> dict[str, str]:
 def _parts(error: TensorError) -> list[dict[str, Any]]:
     return [{"tensor": _breakable(error.tensor), "part": _breakable(p.name), "channels": f"{p.channels[0]} to {p.channels[1] - 1}",
              "magnitude": f"{p.magnitude:.4g}", "isolated": words.db(p.isolated.sqnr_db), "accumulated": words.db(p.accumulated.sqnr_db),
-             "dead": f"{p.dead} of {p.channels[1] - p.channels[0]}" if p.dead else "", "zeroed": words.share(p.accumulated.zeroed)} for p in error.parts]
+             "dead": f"{p.dead} of {p.channels[1] - p.channels[0]}" if p.dead else "", "zeroed": words.share(p.accumulated.zeroed)}
+            for p in error.parts]
 
 
 def _mixed(group: Any) -> dict[str, Any]:
@@ -92,11 +93,14 @@ def _check(check: Check) -> dict[str, Any]:
 
 def _coverage(found: Coverage) -> dict[str, Any]:
     """The line that sums it up, the reasons with how many operators each holds, and every operator."""
-    return {"line": text.plain(coverage_line(found)), "reasons": [
-        (text.plain(why), ", ".join(text.plain(n) for n in names[:_TOP]) + (f" and {len(names) - _TOP} more" if len(names) > _TOP else ""), len(names))
-        for why, names in reasons(found).items()],
-        "rows": [{"name": _breakable(operator(r)), "op": text.plain(r.op), "precision": _precision(r.precision), "macs": f"{r.macs:,}" if r.macs else "",
-                  "reason": text.plain(r.reason)} for r in found.rows]}
+    def some(names: list[str]) -> str:
+        more = f" and {len(names) - _TOP} more" if len(names) > _TOP else ""
+        return ", ".join(text.plain(n) for n in names[:_TOP]) + more
+
+    return {"line": text.plain(coverage_line(found)),
+            "reasons": [(text.plain(why), some(names), len(names)) for why, names in reasons(found).items()],
+            "rows": [{"name": _breakable(operator(r)), "op": text.plain(r.op), "precision": _precision(r.precision),
+                      "macs": f"{r.macs:,}" if r.macs else "", "reason": text.plain(r.reason)} for r in found.rows]}
 
 
 def _facts(analysis: Analysis) -> list[tuple[str, str]]:
@@ -104,7 +108,8 @@ def _facts(analysis: Analysis) -> list[tuple[str, str]]:
             ("target", text.plain(f"{analysis.target} {analysis.toolkit}".strip()) or "none"), ("calibrator", text.plain(analysis.calibrator)),
             ("scales", analysis.granularity), ("data", text.plain(analysis.data)), ("samples walked over", str(analysis.samples)),
             ("samples in the statistics", str(analysis.seen)),
-            ("integers", "as onnxruntime's integer kernels compute" if not analysis.simulated else "Q/DQ pairs run in float, as where a CPU's integer kernels saturate"),
+            ("integers", "Q/DQ pairs run in float, as where a CPU's integer kernels saturate" if analysis.simulated
+             else "as onnxruntime's integer kernels compute"),
             ("FP16", "float in the file that is run, as in the search")]
 
 
@@ -120,7 +125,8 @@ def plot_data(analysis: Analysis) -> dict[str, Any]:
         {"tensor": text.plain(t.tensor), "role": t.role, "alone": _shown(t.isolated.sqnr_db), "whole": _shown(t.accumulated.sqnr_db),
          "channels": [_shown(v) for v in t.channels_db], "channelsAlone": [_shown(v) for v in t.channels_alone_db], "magnitudes": list(t.magnitudes),
          "dead": list(t.dead), "deadAlone": list(t.dead_alone), "leftOut": text.plain(t.left_out),
-         "parts": [[text.plain(p.name), *p.channels, _shown(p.accumulated.sqnr_db)] for p in t.parts], "stored": place.get(t.tensor, groups.get(t.group))}
+         "parts": [[text.plain(p.name), *p.channels, _shown(p.accumulated.sqnr_db)] for p in t.parts],
+         "stored": place.get(t.tensor, groups.get(t.group))}
         for t in k.tensors]} for k in analysis.kernels]
     worst = max((i for i, k in enumerate(analysis.kernels) if not k.is_float and k.worst is not None),
                 key=lambda i: -_alone(analysis, i), default=next((i for i, k in enumerate(analysis.kernels) if k.tensors), 0))

@@ -53,15 +53,17 @@ def error_table(analysis: Analysis, width: int, most: int) -> Table:
     from rich.table import Table
 
     rows = words.rows(analysis)
-    columns = [("#", "number"), ("kernel", "kernel"), ("operators", "op"), ("prec.", "precision"), ("alone\ndB", "isolated"), ("in all\ndB", "accumulated"),
-               ("worst\nchannel", "worst_channel"), ("dead\nchannels", "dead"), ("zeroed", "zeroed"), ("clipped", "clipped")]
+    columns = [("#", "number"), ("kernel", "kernel"), ("operators", "op"), ("prec.", "precision"), ("alone\ndB", "isolated"),
+               ("in all\ndB", "accumulated"), ("worst\nchannel", "worst_channel"), ("dead\nchannels", "dead"),
+               ("zeroed", "zeroed"), ("clipped", "clipped")]
     columns += [("codes reach", "range"), ("data", "seen")] if width >= _WIDE else []
     if width < _MEDIUM:
         columns = [c for c in columns if c[1] not in ("op", "zeroed", "number")]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for heading, field in columns:
         name = field in ("kernel", "op")
-        table.add_column(heading, justify="left" if name or field == "precision" else "right", no_wrap=not name, overflow="fold", min_width=10 if name else None)
+        table.add_column(heading, justify="left" if name or field == "precision" else "right", no_wrap=not name, overflow="fold",
+                         min_width=10 if name else None)
     for row in rows[:most]:
         cells = []
         for _, field in columns:
@@ -76,4 +78,6 @@ def error_table(analysis: Analysis, width: int, most: int) -> Table:
 def hidden_rows(analysis: Analysis, most: int) -> str:
     """What the table leaves out, and how to see it; "" when nothing is."""
     left = len(words.rows(analysis)) - most
-    return f"{left} more tensors, all better than these on their own or in float: --rows {most + left}, or all of them in the page (-o analysis.html)" if left > 0 else ""
+    if left <= 0:
+        return ""
+    return f"{left} more tensors, all better than these on their own or in float: --rows {most + left}, or all of them in the page (-o analysis.html)"

@@ -44,7 +44,8 @@ def share(value: object) -> str:
     if number == 0:
         return "0"
     percent = 100.0 * number
-    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %" if percent >= 0.95 else f"{percent:.1g} %" if percent >= 0.001 else "< 0.001 %"
+    digits = ".0f" if percent >= 9.95 else ".1f" if percent >= 0.95 else ".1g"
+    return f"{percent:{digits}} %" if percent >= 0.001 else "< 0.001 %"
 
 
 def span(low: object, high: object) -> str:

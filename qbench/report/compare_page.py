@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import qbench
-from qbench.comparison import SCALES, Comparison, Gap, Row, ladders
+from qbench.comparison import SCALES, Check, Comparison, Gap, Row, TensorRange, WeightSpread, ladders
 from qbench.files import write_text
+from qbench.report import compare_cells as cells
 from qbench.report import compare_text as words
 from qbench.report import text
 from qbench.report.page import _breakable, _for_script, _plotly_js
@@ -46,7 +47,7 @@ def write_comparison(result: Comparison, path: Path) -> None:
 def context(result: Comparison) -> dict[str, Any]:
     """What the template is given: texts, and lengths of bars in percent."""
     library, licence = _plotly_js()
-    rows = words.ladder_rows(result)
+    rows = cells.ladder_rows(result)
     scale, p = words.scale_of(result), result.provenance
     return {
         "version": qbench.__version__, "asked": words.asked(result), "summary": words.summary(result), "partial": result.partial,
@@ -56,10 +57,11 @@ def context(result: Comparison) -> dict[str, Any]:
         "steps": list(dict.fromkeys(s.label for r in rows for s in r.steps)), "ladders": rows, "several": len({r.precision for r in rows}) > 1,
         "figure": _for_script(scale_figure(result).to_json()), "library": library, "library_licence": licence,
         "gaps": [_gap(g, result) for g in result.gaps], "unmeasured": [(text.plain(k), text.plain(v)) for k, v in result.unmeasured.items()],
-        "rows": [{"cells": c, "worst": _breakable(c.worst)} for c in words.table_rows(result)], "notes": _notes(result.rows), "top": _TOP,
+        "rows": [{"cells": c, "worst": _breakable(c.worst)} for c in cells.table_rows(result)], "notes": _notes(result.rows), "top": _TOP,
         "priced": not words.same_latency(result),
         "latency": words.latency_note(result), "basis": words.basis(result), "warnings": [text.plain(w) for w in result.warnings],
-        "command": text.plain(p.get("command", "")), "plan": text.plain(result.best.plan) if result.best else "", "wall": text.duration(result.wall_s),
+        "command": text.plain(p.get("command", "")), "wall": text.duration(result.wall_s),
+        "plan": text.plain(result.best.plan) if result.best else "",
         "fitted": f"fitted on {text.plain(p.get('fitted_on', ''))}; validated on {text.plain(p.get('validated_on', 'nothing: unvalidated'))}",
         "provenance": [(text.plain(k), text.plain(v)) for k, v in p.items() if k not in _SAID_ELSEWHERE and not k.startswith("sample")],
         "about": [(text.plain(k.removeprefix("sample_")), text.plain(v)) for k, v in p.items() if k.startswith("sample")],
@@ -78,7 +80,8 @@ def _tiles(result: Comparison) -> list[dict[str, str]]:
         {"label": "drop against float", "value": scale.drop(a.drop), "note": scale.interval(a.drop_low, a.drop_high)},
         {"label": "output SQNR", "value": words.db(a.sqnr_db), "note": f"worst layer {words.db(row.worst.sqnr_db)}" if row.worst else ""},
         {"label": "model file", "value": text.size(row.size_bytes), "note": f"float {text.size(result.reference.size_bytes)}"},
-        {"label": "latency", "value": f"{text.significant(p.latency_ms)} ms", "note": text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)},
+        {"label": "latency", "value": f"{text.significant(p.latency_ms)} ms",
+         "note": text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)},
     ]
 
 
@@ -88,17 +91,26 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 def _gap(gap: Gap, result: Comparison) -> dict[str, Any]:
     title, *lines = words.explained(gap, result)
-    return {
-        "title": title, "lines": lines, "bits": gap.bits,
-        "tensors": [{"name": _breakable(t.name), "range": f"{t.low:.3g} to {t.high:.3g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
-                     "width": _percent(t.bits_lost, gap.bits), "coarse": words.db(t.coarse_db), "fine": words.db(t.fine_db), "readers": text.plain(", ".join(t.readers)), "macs": f"{100 * t.macs_share:.2g} %"}
-                    for t in gap.tensors],
-        "layers": [{"name": _breakable(w.kernel), "channels": w.channels, "spread": words.ratio(w.spread), "lost": f"{w.bits_lost:.1f}",
-                    "coarse": words.db(w.coarse_db), "fine": words.db(w.fine_db), "width": _percent(w.fine_db - w.coarse_db, max(
-                        (x.fine_db - x.coarse_db for x in gap.layers), default=0.0)), "macs": f"{100 * w.macs_share:.2g} %"} for w in gap.layers],
-        "checks": [{"what": ", ".join(text.plain(n) for n in c.names), "count": len(c.names), "kind": _KINDS[c.kind], "won": words.won(c),
-                    "accuracy": words.scale_of(result).number(c.accuracy.value), "sqnr": words.db(c.accuracy.sqnr_db)} for c in gap.checks],
-    }
+    most = max((w.fine_db - w.coarse_db for w in gap.layers), default=0.0)
+    return {"title": title, "lines": lines, "bits": gap.bits, "tensors": [_tensor(t, gap.bits) for t in gap.tensors],
+            "layers": [_layer(w, most) for w in gap.layers], "checks": [_check(c, result) for c in gap.checks]}
+
+
+def _tensor(t: TensorRange, bits: int) -> dict[str, Any]:
+    return {"name": _breakable(t.name), "range": f"{t.low:.3g} to {t.high:.3g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
+            "width": _percent(t.bits_lost, bits), "coarse": words.db(t.coarse_db), "fine": words.db(t.fine_db),
+            "readers": text.plain(", ".join(t.readers)), "macs": f"{100 * t.macs_share:.2g} %"}
+
+
+def _layer(w: WeightSpread, most: float) -> dict[str, Any]:
+    return {"name": _breakable(w.kernel), "channels": w.channels, "spread": words.ratio(w.spread), "lost": f"{w.bits_lost:.1f}",
+            "coarse": words.db(w.coarse_db), "fine": words.db(w.fine_db), "width": _percent(w.fine_db - w.coarse_db, most),
+            "macs": f"{100 * w.macs_share:.2g} %"}
+
+
+def _check(c: Check, result: Comparison) -> dict[str, Any]:
+    return {"what": ", ".join(text.plain(n) for n in c.names), "count": len(c.names), "kind": _KINDS[c.kind], "won": words.won(c),
+            "accuracy": words.scale_of(result).number(c.accuracy.value), "sqnr": words.db(c.accuracy.sqnr_db)}
 
 
 _KINDS = {"widest": "widest tensors", "noisiest": "tensors of most noise", "weights": "layers per channel"}
@@ -128,7 +140,8 @@ def scale_figure(result: Comparison) -> Figure:
         colour, symbol = _COLOURS[number % len(_COLOURS)], _SYMBOLS[number % len(_SYMBOLS)]
         figure.add_scatter(
             x=[scales.index(r.scale) + shift for r in rows], y=[r.accuracy.value * scale.factor for r in rows], mode="lines+markers",
-            name=html.escape(f"{_GLYPHS.get(symbol, '')} {text.plain(label)}".strip()), line={"width": 1.5, "color": colour, "dash": "solid" if number < len(_COLOURS) else "dot"},
+            name=html.escape(f"{_GLYPHS.get(symbol, '')} {text.plain(label)}".strip()),
+            line={"width": 1.5, "color": colour, "dash": "solid" if number < len(_COLOURS) else "dot"},
             marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1, "color": "#52514e"}},
             error_y=_errors(rows, scale.factor), hovertext=[_hover(r, result) for r in rows], hoverinfo="text")
     values = [r.accuracy.value * scale.factor for r in result.rows if text.finite(r.accuracy.value) is not None]
@@ -139,7 +152,8 @@ def scale_figure(result: Comparison) -> Figure:
         template="none", paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", height=460, margin={"l": 64, "r": 12, "t": 34, "b": 64},
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#0b0b0b"}, hoverlabel={"align": "left"}, yaxis_range=everything,
         updatemenus=_views(everything, near))
-    figure.update_xaxes(title={"text": "how far one scale reaches"}, tickvals=list(range(len(scales))), ticktext=scales, range=[-0.5, len(scales) - 0.5], **axis)
+    figure.update_xaxes(title={"text": "how far one scale reaches"}, tickvals=list(range(len(scales))), ticktext=scales,
+                        range=[-0.5, len(scales) - 0.5], **axis)
     metric = html.escape(text.plain(result.reference.accuracy.metric))
     figure.update_yaxes(title={"text": f"{metric}, {scale.unit}" if scale.unit else metric}, **axis)
     return figure
@@ -153,9 +167,10 @@ def _errors(rows: Sequence[Row], factor: float) -> dict[str, Any]:
 
 
 def _hover(row: Row, result: Comparison) -> str:
-    c = words.cells(row, result, "", "")
-    lines = [f"{c.calibrator}, {c.scale}, {c.precision}", f"{row.accuracy.metric} {c.accuracy} {c.accuracy_interval}", f"drop {c.drop} {c.drop_interval}",
-             f"output SQNR {c.sqnr}", f"worst layer {c.worst} {c.worst_db}", f"{c.size}, {c.latency} ms {c.latency_interval}"]
+    c = cells.cells(row, result, "", "")
+    lines = [f"{c.calibrator}, {c.scale}, {c.precision}", f"{row.accuracy.metric} {c.accuracy} {c.accuracy_interval}",
+             f"drop {c.drop} {c.drop_interval}", f"output SQNR {c.sqnr}", f"worst layer {c.worst} {c.worst_db}",
+             f"{c.size}, {c.latency} ms {c.latency_interval}"]
     return "<br>".join(html.escape(text.plain(line)) for line in lines)
 
 

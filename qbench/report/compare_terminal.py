@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qbench.comparison import SCALES, Comparison
+from qbench.report import compare_cells as cells
 from qbench.report import compare_text as words
 from qbench.report import text
 
@@ -38,14 +39,15 @@ def headline(result: Comparison) -> Text:
 
 def ladder_table(result: Comparison) -> Table:
     """The first table: one calibrator a row, accuracy over SQNR for each scale, then what each finer scale gains."""
-    rows, scale = words.ladder_rows(result), words.scale_of(result)
+    rows, scale = cells.ladder_rows(result), words.scale_of(result)
     several = len({r.precision for r in rows}) > 1
     scales = [s for s in SCALES if any(s in r.values for r in rows)]
     steps = list(dict.fromkeys(s.label for r in rows for s in r.steps))
     reference = result.reference.accuracy
     unit = f" in {scale.unit}" if scale.unit else ""
     points = f" ({scale.points})" if scale.points else ""
-    table = _table(f"One scale for all, per layer, per channel: {text.plain(reference.metric)}{unit}, float {scale.number(reference.value)}, and output SQNR",
+    what = f"{text.plain(reference.metric)}{unit}, float {scale.number(reference.value)}, and output SQNR"
+    table = _table(f"One scale for all, per layer, per channel: {what}",
                    f"right: what the finer scale gains{points}; = no more than chance in accuracy")
     table.add_column("calibrator", overflow="fold")
     for s in scales:
@@ -54,9 +56,9 @@ def ladder_table(result: Comparison) -> Table:
         table.add_column(label.replace(" over ", "\nover "), justify="right", no_wrap=True)
     for row in rows:
         gains = {s.label: s for s in row.steps}
-        cells = [f"{row.values[s][0]}\n{row.values[s][1]}" if s in row.values else "" for s in scales]
-        cells += [f"{gains[g].accuracy}{' =' if gains[g].same else ''}\n{gains[g].sqnr}" if g in gains else "" for g in steps]
-        table.add_row(_plain(row.calibrator + (f"\n{row.precision}" if several else "")), *(_plain(c) for c in cells))
+        shown = [f"{row.values[s][0]}\n{row.values[s][1]}" if s in row.values else "" for s in scales]
+        shown += [f"{gains[g].accuracy}{' =' if gains[g].same else ''}\n{gains[g].sqnr}" if g in gains else "" for g in steps]
+        table.add_row(_plain(row.calibrator + (f"\n{row.precision}" if several else "")), *(_plain(c) for c in shown))
     return table
 
 
@@ -83,7 +85,7 @@ def notes(result: Comparison) -> Group:
 
 def row_table(result: Comparison, width: int) -> Table:
     """Every plan, best first, float last. On narrow terminals intervals stand below their values; numbers are never cut."""
-    rows, scale, wide = words.table_rows(result), words.scale_of(result), width >= _WIDE
+    rows, scale, wide = cells.table_rows(result), words.scale_of(result), width >= _WIDE
     several, latency = len({r.precision for r in rows if r.precision}) > 1, not words.same_latency(result)
     table = _table("Every plan, best first", words.latency_note(result), 1 if wide else 0)
     unit = f", {scale.unit}" if scale.unit else ""
@@ -103,10 +105,11 @@ def row_table(result: Comparison, width: int) -> Table:
     for row in rows:
         own = f"{row.calibrator}{f' {row.precision}' if several and row.precision else ''}"
         how = [own, row.scale] if wide else [f"{own}\n{row.scale}".strip()]
-        cells = [row.rank, *how, _with(row.accuracy, row.accuracy_interval, wide), _with(row.drop, row.drop_interval, wide), _MARK.get(row.against_best, ""),
-                 row.sqnr, f"{row.worst} {row.worst_db}" if wide else f"{row.worst_db}\n{row.worst}".strip(), row.size]
-        cells += [_with(row.latency, row.latency_interval, wide)] if latency else []
-        table.add_row(*(_plain(c) for c in cells), style="bold green" if row.against_best == "best" else "")
+        worst = f"{row.worst} {row.worst_db}" if wide else f"{row.worst_db}\n{row.worst}"
+        shown = [row.rank, *how, _with(row.accuracy, row.accuracy_interval, wide), _with(row.drop, row.drop_interval, wide),
+                 _MARK.get(row.against_best, ""), row.sqnr, worst.strip(), row.size]
+        shown += [_with(row.latency, row.latency_interval, wide)] if latency else []
+        table.add_row(*(_plain(c) for c in shown), style="bold green" if row.against_best == "best" else "")
     return table
 
 

@@ -1,27 +1,14 @@
-"""A comparison of calibrators and scales in words and cells, the same on the terminal, in the page and in compare.json."""
+"""A comparison of calibrators and scales in words, the same on the terminal, in the page and in compare.json."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from qbench.comparison import (
-    FLOAT,
-    Check,
-    Comparison,
-    Gap,
-    Ladder,
-    Row,
-    TensorRange,
-    alike,
-    differ,
-    finite,
-    ladders,
-    ranked,
-)
+from qbench.comparison import Check, Comparison, Gap, Row, TensorRange, WeightSpread, differ, finite, ladders, ranked
+from qbench.protocols import Price
 from qbench.report import text
 
 FEW_BITS = 4.0
@@ -52,7 +39,10 @@ def json_body(result: Comparison) -> dict[str, Any]:
 
 def db(x: object) -> str:
     """A number of decibels with its unit; "equal" for outputs without a difference."""
-    return "equal" if x == float("inf") else "n/a" if (value := text.finite(x)) is None else f"{value:.1f} dB" if f"{value:.1f}" != "-0.0" else "0.0 dB"
+    value = text.finite(x)
+    if value is None:
+        return "equal" if x == float("inf") else text.MISSING
+    return f"{value if abs(value) >= 0.05 else 0.0:.1f} dB"
 
 
 def asked(result: Comparison) -> str:
@@ -68,13 +58,14 @@ def summary(result: Comparison) -> str:
         return ""
     scale, a = scale_of(result), best.accuracy
     ladder = next(x for x in ladders(result.rows) if (x.precision, x.calibrator) == (best.precision, best.calibrator))
-    first = (f"{text.plain(best.calibrator)} with {_ONE_SCALE[best.scale]} at {best.precision.upper()}: {text.plain(a.metric)} {scale.value(a.value)}, "
-             f"{below_float(best, result)}")
+    first = f"{text.plain(best.calibrator)} with {_ONE_SCALE[best.scale]} at {best.precision.upper()}: {text.plain(a.metric)} {scale.value(a.value)}"
+    first += "" if scale.unit == "dB" else f", {below_float(best, result)}"
     rows = list(ladder.cells.values())
     here = rows.index(best)
     costs = [_no_better(row, best, result) for row in rows[here + 1:]] + [_cost(rows[i], rows[i + 1], result) for i in reversed(range(here))]
+    others = [_other(precision, result) for precision in dict.fromkeys(r.precision for r in result.rows) if precision != best.precision]
     early = "Stopped before it was done. " if result.partial else ""
-    return early + "; ".join([first, *costs])
+    return early + "; ".join([first, *costs, *others])
 
 
 def below_float(row: Row, result: Comparison) -> str:
@@ -86,6 +77,13 @@ def below_float(row: Row, result: Comparison) -> str:
     side = "below" if drop >= 0 else "above"
     chance = a.drop_low <= 0.0 <= a.drop_high
     return f"{scale.drop(abs(drop))} {side} float" + (" (not distinguishable)" if chance else "")
+
+
+def _other(precision: str, result: Comparison) -> str:
+    """The best row of a precision that is not the best one's."""
+    row = ranked([r for r in result.rows if r.precision == precision])[0]
+    below = "" if scale_of(result).unit == "dB" else f", {below_float(row, result)}"
+    return f"best at {precision.upper()}: {text.plain(row.calibrator)} with {_ONE_SCALE[row.scale]}, {scale_of(result).value(row.accuracy.value)}{below}"
 
 
 def _cost(row: Row, finer: Row, result: Comparison) -> str:
@@ -111,16 +109,22 @@ def because(gap: Gap) -> str:
     """The main ground of a gap, as a clause."""
     if gap.layers:
         w = gap.layers[0]
-        return (f"in {listed([w.kernel])} the largest output channel is {ratio(w.spread)} times the median one, which keeps {kept(gap.bits, w.bits_lost)} of "
-                f"{gap.bits} bits")
+        return f"in {listed([w.kernel])} {_uneven(gap, w)}"
     if gap.owners:
-        return f"{listed([t.name for t in gap.owners])} {'sets' if len(gap.owners) == 1 else 'set'} the scale and {'takes' if len(gap.owners) == 1 else 'take'} " \
-               f"{gap.freed_bits:.1f} of {gap.bits} bits from every other tensor"
+        verbs = ("sets", "takes") if len(gap.owners) == 1 else ("set", "take")
+        return (f"{listed([t.name for t in gap.owners])} {verbs[0]} the scale and {verbs[1]} {gap.freed_bits:.1f} of {gap.bits} bits "
+                "from every other tensor")
     if gap.tensors:
-        t = gap.tensors[0]
-        return (f"half of the {len(gap.tensors)} tensors lose {median(t.bits_lost for t in gap.tensors):.1f} of {gap.bits} bits or more, felt most behind "
-                f"{listed([t.name])}")
+        return f"{_half(gap)}, felt most behind {listed([gap.tensors[0].name])}"
     return ""
+
+
+def _uneven(gap: Gap, w: WeightSpread) -> str:
+    return f"the largest output channel is {ratio(w.spread)} times the median one, which keeps {kept(gap.bits, w.bits_lost)} of {gap.bits} bits"
+
+
+def _half(gap: Gap) -> str:
+    return f"half of the {len(gap.tensors)} tensors lose {median(t.bits_lost for t in gap.tensors):.1f} of {gap.bits} bits or more"
 
 
 def title(gap: Gap, result: Comparison) -> str:
@@ -141,16 +145,14 @@ def _ranges(gap: Gap) -> list[str]:
     low, high = gap.whole
     whole = f"The one scale has to cover [{low:.3g}, {high:.3g}]"
     if gap.owners:
-        whole += (f", the range of {listed([t.name for t in gap.owners])}; without {'it' if len(gap.owners) == 1 else 'them'} every other tensor would keep "
-                  f"{gap.freed_bits:.1f} bits more.")
+        whole += (f", the range of {listed([t.name for t in gap.owners])}; without {'it' if len(gap.owners) == 1 else 'them'} "
+                  f"every other tensor would keep {gap.freed_bits:.1f} bits more.")
     else:
         whole += "; no few tensors set it, several are about as wide."
-    lost = [t.bits_lost for t in gap.tensors]
-    poor = [t for t in gap.tensors if gap.bits - t.bits_lost < FEW_BITS]
+    poor = sum(gap.bits - t.bits_lost < FEW_BITS for t in gap.tensors)
     narrow = ", ".join(_tensor(t, gap.bits) for t in sorted(gap.tensors, key=lambda t: -t.bits_lost)[:NAMED])
-    half = f"Half of the {len(lost)} tensors lose {median(lost):.1f} of {gap.bits} bits or more"
-    half += f", {len(poor)} keep less than {FEW_BITS:.0f}" if poor else ""
-    lines = [whole, f"{half}. Narrowest: {narrow}."]
+    few = f", {poor} keep less than {FEW_BITS:.0f}" if poor else ""
+    lines = [whole, f"H{_half(gap)[1:]}{few}. Narrowest: {narrow}."]
     if noisy := [t for t in gap.tensors[:NAMED] if t.extra_noise > 0.0]:
         lines.append("It is felt most in the layers that read " + ", ".join(
             f"{listed([t.name])} ({db(t.coarse_db)} at their outputs instead of {db(t.fine_db)})" for t in noisy) + ".")
@@ -166,12 +168,14 @@ def _weights(gap: Gap) -> list[str]:
     w = gap.layers[0]
     if w.extra_noise <= 0.0:
         return ["On float inputs no layer is the worse for one scale."]
-    most = (f"Most is lost in {listed([w.kernel])} ({100 * w.macs_share:.2g} % of the MACs): its largest output channel is {ratio(w.spread)} times the median one, "
-             f"which keeps {kept(gap.bits, w.bits_lost)} of {gap.bits} bits; on float inputs its channels have {db(w.coarse_db)} instead of {db(w.fine_db)}.")
-    lines = [most]
+    lines = [f"Most is lost in {listed([w.kernel])} ({100 * w.macs_share:.2g} % of the MACs): {_uneven(gap, w)}; {_instead(w)}."]
     if more := [x for x in gap.layers[1:NAMED] if x.extra_noise > 0.0]:
-        lines.append("Then " + ", ".join(f"{listed([x.kernel])} (channels {ratio(x.spread)} to 1, {db(x.coarse_db)} instead of {db(x.fine_db)})" for x in more) + ".")
+        lines.append("Then " + ", ".join(f"{listed([x.kernel])} (channels {ratio(x.spread)} to 1, {_instead(x)})" for x in more) + ".")
     return lines
+
+
+def _instead(w: WeightSpread) -> str:
+    return f"on float inputs its channels have {db(w.coarse_db)} instead of {db(w.fine_db)}"
 
 
 def _tried(gap: Gap) -> str:
@@ -180,7 +184,8 @@ def _tried(gap: Gap) -> str:
     parts = []
     for kind, checks in kinds.items():
         what = "per-channel scales in" if kind == "weights" else "a scale of its own for" if len(checks[0].names) == 1 else "scales of their own for"
-        parts.append(f"{what} {_suspects(checks[0])} alone {'brings' if what.startswith('a ') else 'bring'} {won(checks[0])}" + "".join(f", {_suspects(c)} {won(c)}" for c in checks[1:]))
+        verb = "brings" if what.startswith("a ") else "bring"
+        parts.append(", ".join([f"{what} {_suspects(checks[0])} alone {verb} {won(checks[0])}", *(f"{_suspects(c)} {won(c)}" for c in checks[1:])]))
     if not parts:
         return ""
     few = max((s for c in gap.checks if (s := text.finite(c.won)) is not None), default=0.0) < HALF
@@ -222,43 +227,6 @@ def signed(x: object, scale: text.Scale) -> str:
     return f"{number} {scale.points}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """One row of the table of all plans, as text; an interval is "" where it is not known."""
-
-    rank: str
-    calibrator: str
-    scale: str
-    precision: str
-    accuracy: str
-    accuracy_interval: str
-    drop: str
-    drop_interval: str
-    against_best: str
-    sqnr: str
-    worst: str
-    worst_db: str
-    size: str
-    latency: str
-    latency_interval: str
-
-
-def table_rows(result: Comparison) -> list[Cells]:
-    """Every plan, best first, then float."""
-    order = ranked(result.rows)
-    return [*(cells(r, result, str(i), "best" if i == 1 else "same" if alike(r, order[0]) else "worse") for i, r in enumerate(order, start=1)),
-            cells(result.reference, result, "", "")]
-
-
-def cells(row: Row, result: Comparison, rank: str, against: str) -> Cells:
-    scale, a, p = scale_of(result), row.accuracy, row.price
-    is_float = row.precision == FLOAT
-    return Cells(rank, text.plain(row.calibrator) if not is_float else FLOAT, row.scale, "" if is_float else row.precision.upper(), scale.number(a.value),
-                 scale.interval(a.low, a.high), "" if is_float else scale.number(a.drop), "" if is_float else scale.interval(a.drop_low, a.drop_high), against,
-                 "" if is_float else db(a.sqnr_db), text.plain(row.worst.name) if row.worst else "", db(row.worst.sqnr_db) if row.worst else "",
-                 text.size(row.size_bytes), text.significant(p.latency_ms), text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high))
-
-
 def latency_note(result: Comparison) -> str:
     """What the predicted latencies of the rows have in common, in words."""
     p = result.provenance
@@ -270,11 +238,14 @@ def latency_note(result: Comparison) -> str:
         return f"latency: {basis}; it differs between the plans of one precision, because not all keep the same layers in integers"
     parts = []
     for precision in by_precision:
-        price = next(r.price for r in result.rows if r.precision == precision)
-        parts.append(f"{precision.upper()} {text.significant(price.latency_ms)} ms {text.interval(price.latency_ms, price.latency_ms_low, price.latency_ms_high)}")
-    f = result.reference.price
-    return (f"latency: {', '.join(parts)} for every calibrator and scale: the cost model prices precisions, not scales; float, as all FP16 where the chip has "
-            f"no 32-bit float, {text.significant(f.latency_ms)} ms {text.interval(f.latency_ms, f.latency_ms_low, f.latency_ms_high)}; {basis}")
+        parts.append(f"{precision.upper()} {milliseconds(next(r.price for r in result.rows if r.precision == precision))}")
+    return (f"latency: {', '.join(parts)} for every calibrator and scale: the cost model prices precisions, not scales; "
+            f"float, as all FP16 where the chip has no 32-bit float, {milliseconds(result.reference.price)}; {basis}")
+
+
+def milliseconds(p: Price) -> str:
+    """Predicted latency with its interval."""
+    return f"{text.significant(p.latency_ms)} ms {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}".strip()
 
 
 def same_latency(result: Comparison) -> bool:
@@ -284,40 +255,7 @@ def same_latency(result: Comparison) -> bool:
 def basis(result: Comparison) -> str:
     """What the figures rest on, as one paragraph."""
     p, a = result.provenance, result.reference.accuracy
-    return (f"Accuracy: measured on {text.plain(p.get('evaluated on', f'{a.samples} samples'))}, 95 % intervals; drops are paired with float on the same "
-            f"samples; calibrated on {text.plain(p.get('calibrated on', ''))}. \"same\": its drop interval overlaps that of the best row. SQNR: of the "
-            f"network's first output; worst layer: the kernel of lowest SQNR against float on {result.layer_samples} evaluation samples. Size: the model file. "
-            f"{text.plain(p.get('accuracy', ''))}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a finer scale gains over the coarser one."""
-
-    label: str
-    accuracy: str
-    sqnr: str
-    same: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LadderCells:
-    """One calibrator: scale -> (accuracy, SQNR), and the steps between neighbours."""
-
-    precision: str
-    calibrator: str
-    values: dict[str, tuple[str, str]]
-    steps: tuple[Step, ...]
-
-
-def ladder_rows(result: Comparison) -> list[LadderCells]:
-    """The first table: every calibrator with its scales side by side."""
-    scale = scale_of(result)
-
-    def one(ladder: Ladder) -> LadderCells:
-        values = {s: (scale.number(r.accuracy.value), db(r.accuracy.sqnr_db)) for s, r in ladder.cells.items()}
-        steps = tuple(Step(f"{b.scale} over {a.scale}", signed(b.accuracy.value - a.accuracy.value, text.Scale(scale.factor, scale.digits, "", "")),
-                           f"{b.accuracy.sqnr_db - a.accuracy.sqnr_db:+.1f} dB", not differ(a, b)) for a, b in ladder.steps())
-        return LadderCells(ladder.precision.upper(), text.plain(ladder.calibrator), values, steps)
-
-    return [one(ladder) for ladder in ladders(result.rows)]
+    return (f"Accuracy: measured on {text.plain(p.get('evaluated on', f'{a.samples} samples'))}, 95 % intervals; drops are paired with float on "
+            f"the same samples; calibrated on {text.plain(p.get('calibrated on', 'data that were not recorded'))}. \"same\" or \"=\" beside a row: its drop "
+            "interval overlaps that of the best row. SQNR: of the network's first output; worst layer: the kernel of lowest SQNR against float on "
+            f"{result.layer_samples} evaluation samples. Size: the model file. {text.plain(p.get('accuracy', ''))}.")

@@ -63,6 +63,8 @@ def open_subject(arguments: tuple[Path, ...], data: str | None = None, *, sample
     if not models:
         if data is not None:
             raise InputError("--data without a model: give MODEL PLAN --data D, or leave all of it out to use a built-in sample")
+        if preprocess or input_shapes or limit:
+            raise InputError("--preprocess, --input-shape and --limit are for a model of your own; the built-in samples are ready (see --samples)")
         chosen = load_sample(sample or DEFAULT)
         plan_file = plan_path(plans[0]) if plans else last_plan(chosen.name)
         return _fitting(open_model(chosen.model), plan_file, chosen.calibration)

@@ -39,8 +39,8 @@ from qbench.workbench.readers import Errors, reading_errors
 
 AUTO = "auto"
 MIXED = "mixed"
-MOST_SAMPLES, FEWEST_SAMPLES = 32, 8
-WORK = 4e10
+MOST_SAMPLES, FEWEST_SAMPLES = 32, 16
+WORK = 8e10
 """Multiply-accumulates of one pass over the samples: large networks get fewer of them."""
 MOST_DB = 200.0
 Decibels = NDArray[np.float64]
@@ -154,7 +154,7 @@ def candidates_of(spec: str) -> tuple[str, ...]:
 
 
 def calibration_samples(dataset: Dataset, network: Network) -> list[dict[str, Array]]:
-    """Calibration samples spread over the set, fewer for large networks: 8 to 32."""
+    """Calibration samples spread over the set, fewer for large networks: 16 to 32."""
     return spread(dataset, int(np.clip(WORK / max(network.macs, 1), FEWEST_SAMPLES, MOST_SAMPLES)))
 
 
@@ -198,7 +198,8 @@ def mixed(uniform: Mapping[str, Plan], by_group: Mapping[str, str], calibrator: 
 class _Trials:
     """Runs whole plans on the samples; remembers those of equal ranges."""
 
-    def __init__(self, prepared: PreparedModel, samples: Sequence[dict[str, Array]], judge: Judge, threads: int | None, simulate: bool | None) -> None:
+    def __init__(self, prepared: PreparedModel, samples: Sequence[dict[str, Array]], judge: Judge, threads: int | None,
+                 simulate: bool | None) -> None:
         from qbench.runtime import integer_kernels_saturate
 
         self.prepared, self.judge, self.threads, self.count = prepared, judge, threads, len(samples)

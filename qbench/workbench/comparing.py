@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qbench import calibrators, qdq, targets
-from qbench.comparison import FLOAT, Comparison, Gap, Ladder, Row, ladders
+from qbench.comparison import FLOAT, Comparison, Gap, Ladder, Row, ladders, ranked
 from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.errors import InputError, QbenchError
@@ -238,13 +238,11 @@ class _Run:
     # -- explaining
 
     def _explain(self) -> None:
-        """The gaps of the best row's calibrator, one for each step of the scales."""
-        best = self._result(partial=False).best
-        if best is None:
-            return
+        """The gaps of the best calibrator of each precision, one for each step of the scales."""
         for precision in self.asked.precisions:
-            for ladder in ladders(tuple(self.rows.values())):
-                if (ladder.precision, ladder.calibrator) == (str(precision), best.calibrator):
+            rows = [r for r in self.rows.values() if r.precision == precision]
+            for ladder in ladders(rows):
+                if ladder.calibrator == ranked(rows)[0].calibrator:
                     for gap in self._steps(ladder):
                         self.gaps.append(gap)
 
@@ -258,7 +256,8 @@ class _Run:
             elif (coarse.scale, fine.scale) == (Granularity.PER_LAYER, Granularity.PER_CHANNEL):
                 yield weight_gap(model, a, b, self.samples[:WALK_SAMPLES], self._evaluate, self.progress)
             else:
-                self.unmeasured[f"why {fine.scale} differs from {coarse.scale}"] = "only neighbouring scales are explained: give those between them, too"
+                why = "only neighbouring scales are explained: give those between them, too"
+                self.unmeasured[f"why {fine.scale} differs from {coarse.scale}"] = why
 
     # -- what comes out
 

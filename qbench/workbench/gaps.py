@@ -132,8 +132,8 @@ def weight_spreads(prepared: PreparedModel, coarse: Plan, fine: Plan, samples: S
                 errors.append(channel_noise([(r[t], m[t]) for r, m in zip(reference, made, strict=True) for t in outputs], axis))
             alive = magnitudes[magnitudes > 0.0]
             spread = float(alive.max() / np.median(alive)) if alive.size else 1.0
-            found.append(WeightSpread(kernel.name, network.unit_of_kernel[kernel.name], magnitudes.size, spread, log2(spread), _db(errors[0]), _db(errors[1]),
-                                      kernel.macs / max(network.macs, 1)))
+            found.append(WeightSpread(kernel.name, network.unit_of_kernel[kernel.name], magnitudes.size, spread, log2(spread),
+                                      _db(errors[0]), _db(errors[1]), kernel.macs / max(network.macs, 1)))
         one.advance(kernel, reference, reference)
     return tuple(sorted(found, key=lambda w: -w.extra_noise))
 

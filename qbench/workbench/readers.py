@@ -84,7 +84,8 @@ class _Reading:
         maker = network.producer.get(tensor)
         return plan.precision[network.unit_of_kernel[maker]] if own.is_float and maker is not None else own
 
-    def _read(self, kernel: Kernel, group: str, tensors: Sequence[str], entering: Mapping[str, ir.Value], outputs: Sequence[str], reference: Values) -> None:
+    def _read(self, kernel: Kernel, group: str, tensors: Sequence[str], entering: Mapping[str, ir.Value], outputs: Sequence[str],
+              reference: Values) -> None:
         """Errors at the kernel's outputs for each distinct range of `group`."""
         walk, precision = self.walk, self._precision(kernel, tensors[0])
         values = [{t: chunk[t] if t in chunk else made[t] for t in entering} for chunk, made in zip(walk.float_values, reference, strict=True)]

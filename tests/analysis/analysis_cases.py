@@ -63,9 +63,9 @@ def chain(outlier: float = 1.0) -> onnx.ModelProto:
 def residual() -> onnx.ModelProto:
     """Conv + Add + Relu, which has an inner tensor with a scale of its own, then pooling and a Gemm."""
     w = weights(5, w1=(6, 3, 3, 3), w2=(6, 6, 3, 3), fc=(6, 4))
-    nodes = [node("Conv", ["x", "w1"], ["a_"], "stem", pads=[1] * 4), node("Relu", ["a_"], ["a"]), node("Conv", ["a", "w2"], ["b"], "body", pads=[1] * 4),
-             node("Add", ["b", "a"], ["s"]), node("Relu", ["s"], ["r"]), node("GlobalAveragePool", ["r"], ["g"], "pool"), node("Flatten", ["g"], ["f"], "flat"),
-             node("Gemm", ["f", "fc"], ["y"], "head")]
+    nodes = [node("Conv", ["x", "w1"], ["a_"], "stem", pads=[1] * 4), node("Relu", ["a_"], ["a"]),
+             node("Conv", ["a", "w2"], ["b"], "body", pads=[1] * 4), node("Add", ["b", "a"], ["s"]), node("Relu", ["s"], ["r"]),
+             node("GlobalAveragePool", ["r"], ["g"], "pool"), node("Flatten", ["g"], ["f"], "flat"), node("Gemm", ["f", "fc"], ["y"], "head")]
     return model(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4]}, w)
 
 

@@ -125,8 +125,9 @@ def test_sums_are_those_of_numpy(reference: Any, seed: int) -> None:
     output = np.where(rng.random(reference.shape) < 0.3, 0.0, reference + rng.normal(size=reference.shape)).astype(np.float32)
     sums = channel_sums(reference, output, 1)
     r, o = (np.moveaxis(x, 1, 0).reshape(x.shape[1], -1).astype(np.float64) for x in (reference, output))
-    for column, expected in enumerate(((r * r).sum(1), (o * o).sum(1), (r * o).sum(1), ((o - r)**2).sum(1), (r != 0).sum(1), ((r != 0) & (o == 0)).sum(1),
-                                       np.abs(r).max(1, initial=0), np.abs(o).max(1, initial=0))):
+    wanted = ((r * r).sum(1), (o * o).sum(1), (r * o).sum(1), ((o - r)**2).sum(1), (r != 0).sum(1), ((r != 0) & (o == 0)).sum(1),
+              np.abs(r).max(1, initial=0), np.abs(o).max(1, initial=0))
+    for column, expected in enumerate(wanted):
         assert sums[:, column] == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert dead_channels(sums) == tuple(np.flatnonzero(np.abs(r).max(1, initial=0).astype(bool) & (np.abs(o).max(1, initial=0) == 0)))
 

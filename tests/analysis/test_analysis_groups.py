@@ -91,15 +91,17 @@ def test_a_concat_along_another_axis_and_with_a_constant_keeps_its_order() -> No
 
 def test_an_output_whose_channels_differ_widely_falls_into_runs() -> None:
     """One convolution that writes boxes and scores, as some heads do."""
+    def of(w: dict[str, Any]) -> Any:
+        return case(model([node("Conv", ["x", "w"], ["y"], "head")], {"x": ["N", 3, 4, 4]}, {"y": ["N", 6, 4, 4]}, w), noise_feeds((3, 4, 4)))
+
     w = weights(4, w=(6, 3, 1, 1))
     w["w"][:2] *= 1000.0
-    found = case(model([node("Conv", ["x", "w"], ["y"], "head")], {"x": ["N", 3, 4, 4]}, {"y": ["N", 6, 4, 4]}, w), noise_feeds((3, 4, 4)))
+    found = of(w)
     parts = error_of(found, "y").parts
     assert [(p.name, p.channels) for p in parts] == [("channels 0 to 1", (0, 2)), ("channels 2 to 5", (2, 6))]
     assert parts[0].accumulated.sqnr_db > 30.0
     assert parts[1].accumulated.sqnr_db < 10.0
-    even = case(model([node("Conv", ["x", "w"], ["y"], "head")], {"x": ["N", 3, 4, 4]}, {"y": ["N", 6, 4, 4]}, weights(4, w=(6, 3, 1, 1))), noise_feeds((3, 4, 4)))
-    assert error_of(even, "y").parts == ()
+    assert error_of(of(weights(4, w=(6, 3, 1, 1))), "y").parts == ()
 
 
 # -- weights
@@ -136,7 +138,8 @@ def test_the_magnitude_of_an_output_channel_is_that_of_the_weights_that_reach_it
 def test_unequal_channels_of_a_weight_and_the_codes_that_one_scale_leaves(granularity: Granularity) -> None:
     w = weights(6, w=(8, 3, 3, 3))
     w["w"][5] *= 40.0
-    found = case(model([node("Conv", ["x", "w"], ["y"], "layer")], {"x": ["N", 3, 6, 6]}, {"y": ["N", 8, 4, 4]}, w), noise_feeds((3, 6, 6)), granularity=granularity)
+    proto = model([node("Conv", ["x", "w"], ["y"], "layer")], {"x": ["N", 3, 6, 6]}, {"y": ["N", 8, 4, 4]}, w)
+    found = case(proto, noise_feeds((3, 6, 6)), granularity=granularity)
     spread, = found.analysis.weights
     reach = np.abs(w["w"]).reshape(8, -1).max(1)
     assert (spread.widest, spread.weight, spread.kernel, spread.channels) == (5, "w", "layer", 8)

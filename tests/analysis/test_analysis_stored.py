@@ -92,7 +92,8 @@ def test_the_noise_of_a_stored_tensor_and_what_clipping_makes_of_it() -> None:
     assert s.best_db > s.noise_db + 5 and s.best_high > s.high
 
 
-@given(data=st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=200), low=st.floats(-40, 0), high=st.floats(0.5, 40), bits=st.sampled_from([8, 16]))
+@given(data=st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=200), low=st.floats(-40, 0), high=st.floats(0.5, 40),
+       bits=st.sampled_from([8, 16]))
 def test_a_histogram_holds_every_value_once_and_spans_values_and_codes(data: list[float], low: float, high: float, bits: int) -> None:
     values = np.array(data, np.float32).reshape(1, -1)
     seen, reach = TensorStatistics.of(values, "t"), affine(Range(low, high), Scheme(bits, False, False)).range

@@ -18,6 +18,7 @@ from models import NPU, observe, plan
 from qbench import targets
 from qbench.affine import Range
 from qbench.cli import main
+from qbench.corrections import rewritten
 from qbench.data import ArrayDataset, open_dataset
 from qbench.errors import InputError
 from qbench.graph import load_network
@@ -70,7 +71,8 @@ def qbench(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0
 
 def test_model_and_plan_give_a_table_and_a_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = qbench(capsys, "analyze", "net.onnx", "qbench-out/net-rk3588/plan.json", "--data", "data.npz", "--checks", 1)
-    for words in ("2 INT8", "8 samples of data.npz walked over", "outputs as they ship: y ", "y: scores 0.0 dB", "join", "Cut the graph before 'join'", "] Scale group"):
+    for words in ("2 INT8", "8 samples of data.npz walked over", "outputs as they ship: y ", "y: scores 0.0 dB", "join",
+                  "Cut the graph before 'join'", "] Scale group"):
         assert words in out, words
     assert sorted(p.name for p in folder.iterdir()) == ["data.npz", "net.onnx", "other.onnx", "qbench-out"]
 
@@ -94,10 +96,11 @@ def test_the_newest_plan_counts(folder: Path) -> None:
 
 
 def test_json_is_one_object_with_stable_names_and_the_page_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = qbench(capsys, "analyze", "net.onnx", "qbench-out/net-rk3588", "-d", "data.npz", "--samples", 3, "--checks", 1, "--json", "-o", "deep/a.html")
+    out, _ = qbench(capsys, "analyze", "net.onnx", "qbench-out/net-rk3588", "-d", "data.npz", "--samples", 3, "--checks", 1, "--json",
+                    "-o", "deep/a.html")
     body: dict[str, Any] = json.loads(out)
-    assert {"model", "model_key", "plan", "plan_key", "target", "calibrator", "granularity", "data", "samples", "seen", "simulated", "layers", "outputs",
-            "kernels", "stored", "mixed", "weights", "constant", "unobserved", "checks", "coverage", "warnings", "findings"} <= set(body)
+    assert {"model", "model_key", "plan", "plan_key", "target", "calibrator", "granularity", "data", "samples", "seen", "simulated", "layers",
+            "outputs", "kernels", "stored", "mixed", "weights", "constant", "unobserved", "checks", "coverage", "warnings", "findings"} <= set(body)
     assert (body["samples"], body["seen"]) == (3, 8)
     assert body["findings"][0]["kind"] == "cut" and body["findings"][0]["gain_db"] > 20
     tensor = next(t for k in body["kernels"] for t in k["tensors"] if t["tensor"] == "y")
@@ -124,7 +127,7 @@ def test_the_table_is_limited_and_says_so(folder: Path, capsys: pytest.CaptureFi
     (["net.onnx", "qbench-out", "-d", "data.npz"], ["qbench-out", "holds no plan.json"]),
     (["net.onnx", "-d", "data.npz", "--sample", "brain"], ["--sample brain", "net.onnx", "one of the two"]),
     (["--sample", "fashion"], ["qbench search", "fashion"]),
-    (["--sample", "nothing"], ["nothing", "brain"]),
+    (["--sample", "nothing"], ["nothing", "brain"]), (["--sample", "fashion", "--limit", "3"], ["--limit", "model of your own"]),
     (["qbench-out/net-rk3588", "-d", "data.npz"], ["--data without a model"]),
     (["qbench-out/net-rk3588"], ["made for model"]),
     (["net.onnx", "-d", "data.npz", "-o", "net.onnx"], ["would destroy it"]),
@@ -194,6 +197,27 @@ def test_fresh_ranges_follow_the_calibrator_at_8_bits_and_the_extremes_at_16(tmp
     assert fresh_ranges(found.statistics, replace(cut, calibrator="of-another-package"), cut.schemes, {})(group, 8) == wide
     unseen = replace(group, sources=("nobody",))
     assert fresh(unseen, 8) is None
+
+
+def test_a_plan_with_corrections_is_analyzed_on_the_network_that_it_is_about(tmp_path: Path) -> None:
+    """Equalized: the plan names the model as it is after that, the user gives the file as it was."""
+    proto, feeds = chain(300.0), noise_feeds((3, 10, 10))
+    onnx.save(proto, str(tmp_path / "net.onnx"))
+    np.savez(tmp_path / "data.npz", x=np.concatenate([f["x"] for f in feeds]))
+    prepared = open_model(tmp_path / "net.onnx")
+    plain_plan = plan(prepared, observe(prepared, feeds))
+    changed = rewritten(prepared, replace(plain_plan, corrections=("cle", "bias-guard")))
+    equalized = replace(plan(changed, observe(changed, feeds)), corrections=("cle", "bias-guard"))
+    assert equalized.model_key != plain_plan.model_key
+    found = []
+    for name, made in (("plain", plain_plan), ("equalized", equalized)):
+        made.save(tmp_path / f"{name}.json")
+        opened = open_subject((tmp_path / "net.onnx", tmp_path / f"{name}.json"), str(tmp_path / "data.npz"))
+        found.append(analyze_plan(opened, checks=1)[0])
+    before, after = (dict(a.outputs)["y"] for a in found)
+    assert after > before + 20.0                                              # the channel that starved the others is gone
+    assert not any(t.dead for k in found[1].kernels for t in k.tensors)
+    assert any(c.kind == "raise" for c in found[1].checks)
 
 
 def test_prescribed_ranges_are_kept_and_never_called_poor(tmp_path: Path) -> None:

@@ -20,13 +20,15 @@ RNG = np.random.default_rng(7)
 WIDE = 2 * RNG.normal(size=50_000)
 SETS: dict[str, NDArray[Any]] = {
     "normal": RNG.normal(size=50_000),
-    "relu": np.maximum(RNG.normal(size=50_000) - 1.0, 0),
+    "relu": np.maximum(RNG.normal(size=100_000) - 1.0, 0),
     "silu": WIDE / (1 + np.exp(-WIDE)),
     "negative": -np.exp(RNG.normal(size=50_000)),
     "heavy": RNG.standard_t(3, size=50_000),
     "few": RNG.normal(size=40),
 }
 DATA = {k: v.astype(np.float32) for k, v in SETS.items()}
+MANY = [k for k in DATA if k != "few"]
+"""Sets with values enough for a divergence."""
 
 
 def seen_of(x: NDArray[Any]) -> TensorStatistics:
@@ -99,7 +101,7 @@ def slow_divergence(counts: Reals, first: int, last: int, levels: int) -> float:
     return float((p[filled] * np.log(p[filled] / q[filled])).sum())
 
 
-@pytest.mark.parametrize(("name", "levels"), [*((name, 128) for name in DATA), ("normal", 256), ("relu", 255)])
+@pytest.mark.parametrize(("name", "levels"), [*((name, 128) for name in MANY), ("normal", 256), ("relu", 255)])
 def test_kl_is_the_slow_procedure_within_one_bin(name: str, levels: int) -> None:
     seen = seen_of(DATA[name])
     whole = hull(seen)
@@ -116,7 +118,7 @@ def test_kl_is_the_slow_procedure_within_one_bin(name: str, levels: int) -> None
     assert abs(found.low - max(want.low, whole.low)) <= width and abs(found.high - min(want.high, whole.high)) <= width
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("levels", [128, 255])
 def test_symmetric_kl_is_the_best_of_the_slow_procedure_over_both_sides(name: str, levels: int) -> None:
     """Also where the data are on one side: the codes are spread over [-T, T], half of them in vain."""
@@ -133,7 +135,7 @@ def test_symmetric_kl_is_the_best_of_the_slow_procedure_over_both_sides(name: st
     assert Kl(sides="apart").range(seen, levels, symmetric=True) == found
 
 
-@pytest.mark.parametrize("name", ["normal", "silu", "heavy", "few"])
+@pytest.mark.parametrize("name", ["normal", "silu", "heavy"])
 @pytest.mark.parametrize("levels", [64, 256])
 def test_kl_of_sides_apart_is_never_worse_and_no_single_move_is_better(name: str, levels: int) -> None:
     seen = seen_of(DATA[name])
@@ -181,6 +183,13 @@ def test_b03_a_far_outlier_is_clipped(levels: int, bins: int) -> None:
 def test_b03_bins_are_raised_where_the_levels_ask_for_it(levels: int) -> None:
     x = np.append(np.random.default_rng(0).normal(size=100_000), 50.0)
     assert Kl(512).range(seen_of(x), levels).high < 25.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 19.0])
+def test_kl_clips_nothing_of_a_few_hundred_values(scale: float) -> None:
+    """A classifier's 96 logits: nearly every bin is empty, and the least divergence lies wherever chance put it."""
+    seen = seen_of((scale * RNG.normal(size=96)).astype(np.float32))
+    assert Kl().range(seen, 256) == hull(seen)
 
 
 def test_kl_is_not_moved_by_exact_zeros() -> None:

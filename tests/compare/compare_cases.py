@@ -52,7 +52,8 @@ def pictures(count: int, seed: int = 1) -> Array:
 
 
 def case_of(prepared: PreparedModel, metric: str = "sqnr", calibration: int = 16, evaluation: int = 32) -> Case:
-    return Case(prepared, ArrayDataset({"x": pictures(calibration)}, None, "calibration"), ArrayDataset({"x": pictures(evaluation, 2)}, None, "evaluation"), make(metric))
+    learned, judged = ArrayDataset({"x": pictures(calibration)}, None, "calibration"), ArrayDataset({"x": pictures(evaluation, 2)}, None, "evaluation")
+    return Case(prepared, learned, judged, make(metric))
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,9 @@ def classifier(seed: int) -> PreparedModel:
     rng = np.random.default_rng(seed)
     w = {"w0": rng.standard_t(3, (8, 3, 3, 3)).astype(np.float32) * 0.3, "w1": rng.standard_t(3, (8, 8, 3, 3)).astype(np.float32) * 0.2,
          "b1": rng.normal(size=8).astype(np.float32), "fc": rng.normal(0, 0.5, (8, 6)).astype(np.float32)}
-    nodes = [node("Conv", ["x", "w0"], ["a"], "c0", pads=[1] * 4), node("Relu", ["a"], ["ar"]), node("Conv", ["ar", "w1", "b1"], ["b"], "c1", pads=[1] * 4),
-             node("Add", ["b", "ar"], ["s"], "add"), node("Relu", ["s"], ["sr"]), node("MaxPool", ["sr"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+    nodes = [node("Conv", ["x", "w0"], ["a"], "c0", pads=[1] * 4), node("Relu", ["a"], ["ar"]),
+             node("Conv", ["ar", "w1", "b1"], ["b"], "c1", pads=[1] * 4), node("Add", ["b", "ar"], ["s"], "add"), node("Relu", ["s"], ["sr"]),
+             node("MaxPool", ["sr"], ["m"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
              node("GlobalAveragePool", ["m"], ["g"]), node("Flatten", ["g"], ["f"]), node("Gemm", ["f", "fc"], ["y"], "head")]
     return prepare(model(nodes, {"x": ["N", 3, 12, 12]}, {"y": ["N", 6]}, w))
 
@@ -137,15 +138,16 @@ def test_the_choice_is_what_plans_with_choices_make() -> None:
 def test_errors_behind_a_tensor_are_those_of_numpy() -> None:
     """One convolution: its input rounded by hand, its weights taken out of the Q/DQ model, its output by a plain float run."""
     w = RNG.normal(0, 0.4, (4, 3, 3, 3)).astype(np.float32)
-    prepared = prepare(model([node("Conv", ["x", "w"], ["c"], "conv"), node("Relu", ["c"], ["y"])], {"x": ["N", 3, 12, 12]}, {"y": ["N", 4, 10, 10]}, {"w": w}))
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("Relu", ["c"], ["y"])]
+    prepared = prepare(model(nodes, {"x": ["N", 3, 12, 12]}, {"y": ["N", 4, 10, 10]}, {"w": w}))
     feeds = heavy(3, 5)
     made = ready(prepared, feeds)
     plans = {s: made.plans(made.precision, s, Granularity.PER_CHANNEL, "") for s in CANDIDATES}
     found = reading_errors(Walk(prepared, plans["minmax"], singles(feeds)), {s: p.ranges for s, p in plans.items()})
     scheme = plans["minmax"].schemes["int8"]
     scales = np.abs(w).max(axis=(1, 2, 3), keepdims=True) / 127
-    rounded = prepare(model([node("Conv", ["x", "w"], ["c"], "conv"), node("Relu", ["c"], ["y"])], {"x": ["N", 3, 12, 12]}, {"y": ["N", 4, 10, 10]},
-                            {"w": (np.rint(w / scales) * scales).astype(np.float32)}))
+    coded = (np.rint(w / scales) * scales).astype(np.float32)
+    rounded = prepare(model(nodes, {"x": ["N", 3, 12, 12]}, {"y": ["N", 4, 10, 10]}, {"w": coded}))
     floats, integers = (Session(qdq.to_bytes(p.model), 1) for p in (prepared, rounded))
     for spec, plan in plans.items():
         a = affine(plan.ranges["x"], scheme.activation)
@@ -201,7 +203,8 @@ def test_samples_are_spread_over_the_set() -> None:
 def test_it_is_asked_by_the_names_of_commands() -> None:
     feeds = {"x": pictures(10)}
     made = ready(chain(), feeds)
-    choice = choose_on(ArrayDataset(feeds), made.prepared, made.plans, made.precision, Granularity.PER_CHANNEL, spec="auto:among=minmax/mse", metric=make("sqnr"))
+    choice = choose_on(ArrayDataset(feeds), made.prepared, made.plans, made.precision, Granularity.PER_CHANNEL, spec="auto:among=minmax/mse",
+                       metric=make("sqnr"))
     assert set(choice.scores) == {"minmax", "mse", MIXED} and choice.samples == 10
     assert f"{choice.scores[choice.winner]:.2f} dB" in choice.text
 

@@ -31,32 +31,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def body(folder: Path) -> dict[str, Any]:
     done = qbench("compare", "net.onnx", "--data", "calibration.npz", "--eval-data", "evaluation.npz", "--metric", "top1", "--calibrator", "minmax",
-                  "--calibrator", "percentile:p=99.9", "--calibrator", "auto:among=minmax/mse/percentile:p=99.9", "-o", "out", "--json", cwd=folder)
+                  "--calibrator", "percentile:p=99.9", "-o", "out", "--json", cwd=folder)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def row(body: dict[str, Any], calibrator: str, scale: str) -> dict[str, Any]:
-    return next(r for r in body["rows"] if (r["calibrator"], r["scale"]) == (calibrator, scale))  # type: ignore[no-any-return]
+    found: dict[str, Any] = next(r for r in body["rows"] if (r["calibrator"], r["scale"]) == (calibrator, scale))
+    return found
 
 
 def test_the_result_has_the_promised_fields(body: dict[str, Any], folder: Path) -> None:
     assert json.loads((folder / "out" / "compare.json").read_text()) == body
     assert {"summary", "scales", "rows", "gaps", "reference", "provenance", "warnings", "partial", "metric", "samples"} <= set(body)
     assert (body["metric"], body["samples"], body["partial"], body["sample"], body["target"]) == ("top1", 120, False, False, "rk3588")
-    promised = {"accuracy", "accuracy_low", "accuracy_high", "drop", "drop_low", "drop_high", "sqnr_db", "worst_layer", "worst_layer_db", "size_bytes",
-                "latency_ms", "latency_ms_low", "latency_ms_high", "calibrator", "scale", "precision", "rank", "not_distinguishable", "plan"}
-    assert len(body["rows"]) == 9 and all(promised <= set(r) for r in body["rows"])
+    promised = {"accuracy", "accuracy_low", "accuracy_high", "drop", "drop_low", "drop_high", "sqnr_db", "worst_layer", "worst_layer_db",
+                "size_bytes", "latency_ms", "latency_ms_low", "latency_ms_high", "calibrator", "scale", "precision", "rank", "not_distinguishable", "plan"}
+    assert len(body["rows"]) == 6 and all(promised <= set(r) for r in body["rows"])
     assert {"calibrated on", "evaluated on", "interval", "command"} <= set(body["provenance"])
     assert "120 samples" in body["provenance"]["evaluated on"] and "40 samples" in body["provenance"]["calibrated on"]
     assert sorted(p.name for p in (folder / "out").iterdir() if not p.name.startswith("statistics-")) == ["compare.html", "compare.json", "plans"]
 
 
 def test_finer_scales_are_better_where_the_network_needs_them(body: dict[str, Any]) -> None:
-    coarse, middle, fine = (row(body, "minmax", s) for s in SCALES)
-    assert coarse["sqnr_db"] <= middle["sqnr_db"] < fine["sqnr_db"] - 10
-    assert coarse["accuracy"] <= middle["accuracy"] < fine["accuracy"] - 0.2
-    assert coarse["size_bytes"] <= middle["size_bytes"] < fine["size_bytes"]
+    for calibrator in ("minmax", "percentile:p=99.9"):
+        coarse, middle, fine = (row(body, calibrator, s) for s in SCALES)
+        assert max(coarse["sqnr_db"], middle["sqnr_db"]) < fine["sqnr_db"] - 10
+        assert max(coarse["accuracy"], middle["accuracy"]) < fine["accuracy"] - 0.2
+        assert coarse["size_bytes"] < middle["size_bytes"] < fine["size_bytes"]
     for table in body["scales"]:
         assert list(table["cells"]) == list(SCALES)
         for step in table["steps"]:
@@ -81,8 +83,7 @@ def test_a_cell_is_what_the_written_file_does(body: dict[str, Any], folder: Path
 
 
 def test_every_plan_rebuilds_the_file_that_was_weighed(body: dict[str, Any], folder: Path) -> None:
-    for name in ("minmax", "auto:among=minmax/mse/percentile:p=99.9"):
-        cell = row(body, name, "per-channel")
+    for cell in (row(body, "minmax", "global"), row(body, "percentile:p=99.9", "per-layer")):
         qbench("quantize", "net.onnx", "--plan", f"out/{cell['plan']}", "-o", "again.onnx", cwd=folder)
         assert (folder / "again.onnx").stat().st_size == cell["size_bytes"]
         assert Plan.load(folder / "out" / cell["plan"]).key == cell["plan_key"]
@@ -108,13 +109,13 @@ def test_the_worst_layer_is_found_kernel_by_kernel_too(body: dict[str, Any], fol
 def test_latency_comes_from_the_cost_model_and_is_one_for_all_scales(body: dict[str, Any], folder: Path) -> None:
     [cost] = json.loads(qbench("cost", "net.onnx", "--precision", "int8", "--json", cwd=folder).stdout)
     for cell in body["rows"]:
-        assert [cell[k] for k in ("latency_ms", "latency_ms_low", "latency_ms_high")] == [cost[k] for k in ("latency_ms", "latency_ms_low", "latency_ms_high")]
+        assert all(cell[k] == cost[k] for k in ("latency_ms", "latency_ms_low", "latency_ms_high"))
     assert "prices precisions, not scales" in page_of(folder / "out" / "compare.html").text
 
 
 def test_rows_are_ranked_and_those_like_the_best_are_marked(body: dict[str, Any]) -> None:
     rows = body["rows"]
-    assert [r["rank"] for r in rows] == list(range(1, 10))
+    assert [r["rank"] for r in rows] == list(range(1, 7))
     assert all(a["accuracy"] >= b["accuracy"] for a, b in pairwise(rows))
     best = rows[0]
     for r in rows:
@@ -132,12 +133,6 @@ def test_the_layer_behind_the_gap_is_named_everywhere(body: dict[str, Any], fold
     for text in (body["summary"], page.text, " ".join(gap["text"])):
         assert "/f/f.3/Conv" in text
     assert {"scales", "gap-1", "gap-2", "plans", "front-plot", "reproduce", "provenance"} <= {a.get("id") for _, a in page.elements}
-
-
-def test_auto_is_no_worse_on_the_calibration_data_and_says_what_it_chose(body: dict[str, Any]) -> None:
-    cell = row(body, "auto:among=minmax/mse/percentile:p=99.9", "per-channel")
-    assert cell["note"].startswith("auto: ") and "calibration samples" in cell["note"]
-    assert cell["accuracy"] > 0.8
 
 
 def test_the_terminal_shows_every_number_at_any_width(folder: Path) -> None:

@@ -14,7 +14,7 @@ from models import Array, model, node, prepare
 
 from qbench import qdq
 from qbench.affine import Range
-from qbench.comparison import Comparison
+from qbench.comparison import Comparison, ranked
 from qbench.graph import PreparedModel
 from qbench.plan import Granularity, Plan
 from qbench.report.compare_text import explained, summary
@@ -136,7 +136,8 @@ def stored_weight(written: Any, layer: str) -> list[Array]:
 
 
 @pytest.mark.parametrize(("op", "shape", "attributes", "axis"), [
-    ("Conv", (4, 3, 3, 3), {}, 0), ("ConvTranspose", (3, 4, 2, 2), {}, 1), ("MatMul", (6, 4), {}, 1), ("Gemm", (6, 4), {}, 1), ("Gemm", (4, 6), {"transB": 1}, 0)])
+    ("Conv", (4, 3, 3, 3), {}, 0), ("ConvTranspose", (3, 4, 2, 2), {}, 1), ("MatMul", (6, 4), {}, 1), ("Gemm", (6, 4), {}, 1),
+    ("Gemm", (4, 6), {"transB": 1}, 0)])
 def test_channels_are_those_of_the_output(op: str, shape: tuple[int, ...], attributes: dict[str, int], axis: int) -> None:
     w = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     inputs: list[int | str] = ["N", 3, 8, 8] if op.startswith("Conv") else ["N", 6]
@@ -152,6 +153,24 @@ def test_a_gap_between_scales_that_are_no_neighbours_is_not_explained_and_says_s
     assert [r.scale for r in result.rows] == ["global", "per-channel"] and result.gaps == ()
     assert "neighbouring" in result.unmeasured["why per-channel differs from global"]
     assert "neighbouring" in Page((tmp_path / "compare.html").read_text()).text
+
+
+def test_each_finer_scale_helps_where_both_faults_are(tmp_path: Path) -> None:
+    result = compared(chain(big=100.0, odd=30.0), tmp_path)
+    coarse, middle, fine = (r.accuracy.sqnr_db for r in result.rows)
+    assert coarse < middle - 3 and middle < fine - 3
+    assert [r.scale for r in ranked(result.rows)] == ["per-channel", "per-layer", "global"]
+
+
+def test_auto_stands_beside_the_others_with_a_plan_and_its_reasons(tmp_path: Path) -> None:
+    case = case_of(chain(big=5.0))
+    among = "auto:among=minmax/mse/percentile:p=99.9"
+    result = run_compare(CompareJob(case, calibrators=("minmax", among), scales=("per-channel",), out=tmp_path))
+    row = next(r for r in result.rows if r.calibrator == among)
+    plan = Plan.load(tmp_path / row.plan)
+    assert plan.calibrator == among and set(plan.notes) == set(plan.ranges)
+    assert row.note.startswith("auto: ") and row.note in page_of(tmp_path / "compare.html").text
+    assert row.size_bytes == len(qdq.to_bytes(qdq.write(case.prepared, plan).model))
 
 
 def test_one_scale_covers_the_union_of_the_ranges(wide: tuple[Comparison, Path]) -> None:

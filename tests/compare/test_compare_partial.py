@@ -21,7 +21,8 @@ from qbench.workbench.comparing import CompareJob, run_compare
 
 def stopping(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Ctrl-C arrives during evaluation number `after` + 1."""
-    evaluate, done = OnnxEvaluator.evaluate_model, []
+    evaluate = OnnxEvaluator.evaluate_model
+    done: list[int] = []
 
     def stop(self: OnnxEvaluator, *arguments: Any, **options: Any) -> Any:
         if len(done) == after:

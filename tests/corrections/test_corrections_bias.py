@@ -25,7 +25,7 @@ def mean_error(prepared: PreparedModel, made: Plan, samples: list[dict[str, Arra
     """Mean over all but the channels of quantized minus float, in front of the activation."""
     name = qdq.write(prepared, made).raw[tensor]
     difference = output(prepared, made, samples, name).astype(np.float64) - output(prepared, None, samples, tensor)
-    return np.moveaxis(difference, axis, 0).reshape(difference.shape[axis], -1).mean(axis=1)
+    return np.asarray(np.moveaxis(difference, axis, 0).reshape(difference.shape[axis], -1).mean(axis=1))
 
 
 def bias_step(prepared: PreparedModel, made: Plan, layer: str) -> float:
@@ -80,7 +80,7 @@ def test_a_rounding_that_leans_one_way_is_taken_back(step: BiasCorrection) -> No
     codes = rng.integers(-6, 7, (6, 8, 1, 1)).astype(np.float32)
     codes[:, 0] = 7.0
     leaning = codes + np.where(codes == 7.0, 0.0, 0.4).astype(np.float32)
-    weights = {"w0": leaning / 7, "b0": np.zeros(6, np.float32)}
+    weights: dict[str, Array] = {"w0": leaning / 7, "b0": np.zeros(6, np.float32)}
     prepared = prepare(model([node("Conv", ["x", "w0", "b0"], ["y"], "first")], {"x": ["N", 8, 4, 4]}, {"y": None}, weights))
     samples = [{"x": (1 + 0.2 * rng.random((1, 8, 4, 4))).astype(np.float32)} for _ in range(6)]
     made = plan(prepared, observe(prepared, samples), schemes=four_bits())

@@ -40,36 +40,44 @@ from qbench.report.analysis_terminal import error_table, headline, hidden_rows, 
 EVIL = "</script><img src=http://x onerror=1>\"&<b>"
 
 
-def tensor(name: str, alone: float, whole: float, channels: int = 4, dead: tuple[int, ...] = (), parts: tuple[Part, ...] = (), role: str = "output") -> TensorError:
+def tensor(name: str, alone: float, whole: float, channels: int = 4, dead: tuple[int, ...] = (), parts: tuple[Part, ...] = (),
+           role: str = "output") -> TensorError:
     found, heard = Error(alone, 0.9991, 0.02), Error(whole, 0.998765, 0.25)
     return TensorError(name, role, name, 1, found, heard, tuple(whole - c for c in range(channels)), tuple(alone - c for c in range(channels)),
                        tuple(1.0 + c for c in range(channels)), dead, dead, parts)
 
 
 def stored(name: str, kernel: str) -> StoredTensor:
-    return StoredTensor(name, name, kernel, 8, -1.5, 6.25, 0.0304, 49, -1.52, 12.5, 0.0031, 0.87, 31.25, -1.5, 9.75, 37.5, False, Histogram(-1.6, 12.5, (3, 0, 900, 42)))
+    return StoredTensor(name, name, kernel, 8, -1.5, 6.25, 0.0304, 49, -1.52, 12.5, 0.0031, 0.87, 31.25, -1.5, 9.75, 37.5, False,
+                        Histogram(-1.6, 12.5, (3, 0, 900, 42)))
 
 
 def analysis(name: str = "conv", names: int = 3) -> Analysis:
     """A small network: a noisy convolution called `name`, more of them, a float head whose output has two parts."""
-    kernels = [KernelError(name, "Conv+Relu", name, "int8", "", 0.25, 200.0, (tensor("t0", 21.25, 20.5, dead=(1, 3)), tensor("in", 41.0, 30.0, role="inner")), ("x",))]
-    kernels += [KernelError(f"c{i}", "Conv", f"c{i}", "int16", "", 0.5, 20.0, (tensor(f"t{i}", 38.0 + i, 19.0 - i),), (f"t{i - 1}",)) for i in range(1, names)]
-    parts = (Part(f"{name} boxes", (0, 2), 640.0, Error(40.0, 1.0, 0.0), Error(39.0, 1.0, 0.0), 0), Part("scores", (2, 4), 1.0, Error(0.0, 0.0, 1.0), Error(0.0, 0.0, 1.0), 2))
-    kernels.append(KernelError("head", "Softmax", "head", "fp16", "small values vanish on an integer grid", 0.0, 17.0, (tensor("y", 200.0, 16.0, dead=(2, 3), parts=parts),),
-                               ("t2",), ("y",)))
+    first = (tensor("t0", 21.25, 20.5, dead=(1, 3)), tensor("in", 41.0, 30.0, role="inner"))
+    kernels = [KernelError(name, "Conv+Relu", name, "int8", "", 0.25, 200.0, first, ("x",))]
+    kernels += [KernelError(f"c{i}", "Conv", f"c{i}", "int16", "", 0.5, 20.0, (tensor(f"t{i}", 38.0 + i, 19.0 - i),), (f"t{i - 1}",))
+                for i in range(1, names)]
+    parts = (Part(f"{name} boxes", (0, 2), 640.0, Error(40.0, 1.0, 0.0), Error(39.0, 1.0, 0.0), 0),
+             Part("scores", (2, 4), 1.0, Error(0.0, 0.0, 1.0), Error(0.0, 0.0, 1.0), 2))
+    last = tensor("y", 200.0, 16.0, dead=(2, 3), parts=parts)
+    kernels.append(KernelError("head", "Softmax", "head", "fp16", "small values vanish on an integer grid", 0.0, 17.0, (last,), ("t2",), ("y",)))
     rows = tuple(OperatorRow(k.name, k.name, k.op.split("+")[0], k.name, k.unit, Precision(k.precision), k.reason, 100) for k in kernels)
     shares = (Share(Precision.INT8, 1, 0.25, 100, 0.25), Share(Precision.INT16, 2, 0.5, 200, 0.5), Share(Precision.FP16, 1, 0.25, 100, 0.25))
     return Analysis(
         name, "0123456789abcdef0", "fedcba", "rk3588", "2.5.0", "percentile:p=99.9", "per-channel", "calib.npz", 32, 64, False,
         {"int8": 1, "int16": names - 1, "fp16": 1}, (("y", 16.0), ("y: scores", 0.0)), tuple(kernels), (stored("t0", name), stored("t1", "c1")),
         Coverage(rows, shares, Precision.INT8),
-        (MixedGroup("g", "u", "join", "y", (name, "scores"), (GroupSource(name, -3.0, 640.0, 256.0), GroupSource("scores", 0.0, 1.0, 0.4)), 640.0, ""),),
+        (MixedGroup("g", "u", "join", "y", (name, "scores"), (GroupSource(name, -3.0, 640.0, 256.0), GroupSource("scores", 0.0, 1.0, 0.4)),
+                    640.0, ""),),
         (WeightSpread(name, "w", 8, 12.0, 0.4, 30.0, 5, False, 8, 8.47),), {}, {},
-        (Check("raise", name, "int16", (("y", 16.0, 24.5), ("y: scores", 0.0, 30.0)), (name,)), Check("range", "t1", "0 to 4", (("y", 16.0, 200.0),))),
+        (Check("raise", name, "int16", (("y", 16.0, 24.5), ("y: scores", 0.0, 30.0)), (name,)),
+         Check("range", "t1", "0 to 4", (("y", 16.0, 200.0),))),
         {name: "raised by hand"}, (f"tensor {name}: odd",))
 
 
-FINDINGS = (Finding("cut", "g", "Scale group 'g' mixes ranges.", 30.0), Finding("raise", "conv", f"Raise {HOSTILE}.", 8.5), Finding("fine", "c1", "The rest is fine."))
+FINDINGS = (Finding("cut", "g", "Scale group 'g' mixes ranges.", 30.0), Finding("raise", "conv", f"Raise {HOSTILE}.", 8.5),
+            Finding("fine", "c1", "The rest is fine."))
 
 
 def page(tmp_path: Path, found: Analysis, findings: tuple[Finding, ...] = FINDINGS) -> Page:
@@ -82,8 +90,9 @@ def page(tmp_path: Path, found: Analysis, findings: tuple[Finding, ...] = FINDIN
 def test_every_section_is_there_and_the_page_is_well_formed(tmp_path: Path) -> None:
     read = page(tmp_path, analysis())
     assert read.open == []
-    assert read.ids >= {"findings", "along", "along-plot", "channels", "channel-plot", "histogram", "histogram-plot", "tensors", "checks", "parts", "mixed", "weights",
-                        "coverage", "provenance", "kernel-choice", "tensor-choice", "stored-choice", "analysis-data", "plotly-gz"}
+    assert read.ids >= {"findings", "along", "along-plot", "channels", "channel-plot", "histogram", "histogram-plot", "tensors", "checks",
+                        "parts", "mixed", "weights", "coverage", "provenance", "kernel-choice", "tensor-choice", "stored-choice",
+                        "analysis-data", "plotly-gz"}
     ids = [i for _, a in read.elements if (i := a.get("id"))]
     assert len(ids) == len(set(ids))
 
@@ -99,8 +108,9 @@ def test_findings_come_first_numbered_by_order_with_their_gains(tmp_path: Path) 
 
 def test_every_number_is_in_a_table_too(tmp_path: Path) -> None:
     text = page(tmp_path, analysis()).text
-    for expected in ("21.2", "20.5", "2 of 4", "25 %", "-1.5 to 6.25", "-1.52 to 12.5", "0.3 %", "87 %", "0.998765", "small values vanish", "640", "0 to 1", "2 to 3",
-                     "c1", "INT16", "FP16", "y: scores", "exact", "75.0 % of the multiply-accumulates", "raised by hand", "percentile:p=99.9", "32 samples of calib.npz"):
+    for expected in ("21.2", "20.5", "2 of 4", "25 %", "-1.5 to 6.25", "-1.52 to 12.5", "0.3 %", "87 %", "0.998765", "small values vanish", "640",
+                     "0 to 1", "2 to 3", "c1", "INT16", "FP16", "y: scores", "exact", "75.0 % of the multiply-accumulates", "raised by hand",
+                     "percentile:p=99.9", "32 samples of calib.npz"):
         assert expected in text, expected
 
 
@@ -163,7 +173,8 @@ def test_the_plots_start_at_the_worst_integer_kernel_and_know_where_its_values_l
 
 def test_a_plan_in_float_says_that_there_is_nothing_to_explain(tmp_path: Path) -> None:
     found = analysis()
-    bare = replace(found, kernels=tuple(replace(k, precision="fp16") for k in found.kernels), stored=(), mixed=(), weights=(), checks=(), warnings=(), notes={})
+    floats = tuple(replace(k, precision="fp16") for k in found.kernels)
+    bare = replace(found, kernels=floats, stored=(), mixed=(), weights=(), checks=(), warnings=(), notes={})
     read = page(tmp_path, bare, ())
     assert read.open == [] and {"checks", "mixed", "weights", "histogram", "stored-choice"}.isdisjoint(read.ids)
     assert "Every unit of this plan is in float" in read.text
@@ -190,12 +201,14 @@ def test_rows_are_worst_first_and_float_comes_last() -> None:
     assert [r.number for r in rows] == [1, 2, 3, 1, 4]
 
 
-@pytest.mark.parametrize(("value", "text"), [(21.24, "21.2"), (-0.01, "0.0"), (200.0, "exact"), (-200.0, "not finite"), (None, "n/a"), (float("nan"), "n/a")])
+@pytest.mark.parametrize(("value", "text"), [
+    (21.24, "21.2"), (-0.01, "0.0"), (200.0, "exact"), (-200.0, "not finite"), (None, "n/a"), (float("nan"), "n/a")])
 def test_decibels_read_as_numbers_or_words(value: float | None, text: str) -> None:
     assert words.db(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1.0, "100 %"), (0.123, "12 %"), (0.0123, "1.2 %"), (0.00123, "0.1 %"), (1e-6, "< 0.001 %"), (None, "n/a")])
+@pytest.mark.parametrize(("value", "text"), [
+    (0.0, "0"), (1.0, "100 %"), (0.123, "12 %"), (0.0123, "1.2 %"), (0.00123, "0.1 %"), (1e-6, "< 0.001 %"), (None, "n/a")])
 def test_shares_read_as_percent(value: float | None, text: str) -> None:
     assert words.share(value) == text
 

@@ -18,7 +18,7 @@ from qbench.network import Precision
 from qbench.protocols import Accuracy, Price
 from qbench.result import Candidate
 from qbench.search.budget import Budget, Kind, MaxDrop
-from qbench.search.choice import LARGEST_TIE, choose, describe, nearest, pareto, refusal, show, unmet_floor
+from qbench.search.choice import LARGEST_TIE, SMALLEST_TIE, SURETY, choose, describe, nearest, pareto, refusal, show, unmet_floor
 from qbench.search.planner import Planner
 from qbench.search.problem import Problem
 from qbench.search.sensitivity import SIGMAS, least_lossy, standard_error
@@ -41,7 +41,7 @@ def asked(*budgets: str, max_drop: str | None = None) -> Problem:
 
 steps = st.integers(0, 6)
 candidates = st.lists(st.builds(
-    lambda drop, ms, mj, error, origin, sure: candidate("c", drop / 1000.0, 1.0 + ms, 1.0 + mj, error=error / 2000.0, origin=origin, sure=sure),
+    lambda drop, ms, mj, error, origin, sure: candidate("c", drop / 4000.0, 1.0 + ms, 1.0 + mj, error=error / 2000.0, origin=origin, sure=sure),
     st.integers(-2, 8), steps, steps, steps, st.sampled_from(["uniform", "milp", "nsga2"]), st.booleans()), min_size=1, max_size=8)
 
 
@@ -52,7 +52,9 @@ candidates = st.lists(st.builds(
 def test_chosen_loses_at_most_one_standard_error_more_than_the_best(found: list[Candidate]) -> None:
     chosen, best = choose(found, asked("20ms")), max(found, key=lambda c: c.accuracy.value)
     assert chosen in found and chosen is not None
-    assert chosen.accuracy.drop <= max(best.accuracy.drop, 0.0) + min(standard_error(best.accuracy), LARGEST_TIE) + 1e-12
+    surest = max((c for c in found if c.sure), key=lambda c: c.accuracy.value, default=best)
+    near = [best, *([surest] if surest.accuracy.drop <= max(best.accuracy.drop, 0.0) + SURETY else [])]
+    assert chosen.accuracy.drop <= max(max(b.accuracy.drop, 0.0) + min(max(standard_error(b.accuracy), SMALLEST_TIE), LARGEST_TIE) for b in near) + 1e-12
 
 
 @given(found=candidates)
@@ -98,6 +100,19 @@ def test_beating_float_counts_as_no_loss() -> None:
 def test_a_sure_plan_comes_before_a_frugal_one() -> None:
     found = [candidate("risky", 0.0, 5.0, 1.0, sure=False), candidate("sure", 0.0, 4.0, 2.0)]
     assert choose(found, asked("20ms")) is found[1]
+
+
+@pytest.mark.parametrize(("drop", "name"), [(0.0004, "sure"), (0.0006, "best")])
+def test_meeting_the_budget_for_sure_is_worth_a_twentieth_of_a_point(drop: float, name: str) -> None:
+    found = [candidate("best", -0.0004, 16.8, error=0.0001, sure=False), candidate("sure", drop, 14.0, error=0.0001)]
+    chosen = choose(found, asked("20ms"))
+    assert chosen is not None and chosen.name == name
+
+
+def test_a_sure_plan_that_a_uniform_one_beats_is_not_preferred() -> None:
+    found = [candidate("best", 0.0, 16.8, sure=False), candidate("int16", 0.0001, 19.0, origin="uniform", sure=False), candidate("sure", 0.0004, 14.0)]
+    chosen = choose(found, asked("20ms"))
+    assert chosen is not None and chosen.name == "best"
 
 
 def test_a_floor_without_a_budget_asks_for_the_fastest() -> None:
