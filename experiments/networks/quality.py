@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -30,6 +30,7 @@ from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy
 from qbench.workbench import Case, Plans, allowed_precisions, statistics_of
+from qbench.workbench.auto import AUTO, choose_on
 from qbench.workbench.plans import schemes_of
 
 TARGET = "rk3588"
@@ -107,7 +108,19 @@ class Bench:
         return self._plan({u: _nearest(precision, options) for (u, options), precision in turns}, BASE)
 
     def _plan(self, precision: Mapping[str, Precision], calibrator: str) -> Plan:
-        return self.plans(precision, calibrator, Granularity.PER_CHANNEL, "")
+        plans = self.plans
+        if calibrator.partition(":")[0] == AUTO:
+            choice = choose_on(
+                self.case.calibration,
+                self.case.prepared,
+                plans,
+                precision,
+                Granularity.PER_CHANNEL,
+                spec=calibrator,
+                metric=self.case.metric,
+            )
+            plans = replace(plans, choices=choice.by_group)
+        return plans(precision, calibrator, Granularity.PER_CHANNEL, "")
 
     def row(self, name: str, plan: Plan) -> Row:
         """The plan's figures, measured."""

@@ -7,7 +7,7 @@
     bias        bias correction, analytic and empirical
     adaround    learned rounding of weights
 
-`qbench.workbench.corrected` puts them in order and measures what each gains.
+`qbench.workbench.correcting` puts them in order and measures what each gains.
 """
 
 from qbench.corrections.rewriting import rewritten

@@ -43,10 +43,10 @@ def equalized(prepared: PreparedModel, step: Equalization) -> Equalized:
     shapes = {name: spec.shape for name, spec in prepared.network.tensors.items()}
     found = anchors(model.graph)
     chain, reasons = pairs(found, shapes)
-    held = {name: _Layer(a) for name, a in found.items()}
+    held = {name: _Layer(found[name]) for name in dict.fromkeys(n for p in chain for n in (p.first.name, p.second.name))}
     largest = balance([(held[p.first.name], held[p.second.name], p.repeat) for p in chain], step.sweeps)
-    for name in dict.fromkeys(n for p in chain for n in (p.first.name, p.second.name)):
-        held[name].store()
+    for layer in held.values():
+        layer.store()
     network = replace(prepared.network, model_key=prepared.network.model_key + SUFFIX)
     return Equalized(replace(prepared, model=model, network=network), tuple((p.first.name, p.second.name) for p in chain), reasons, largest)
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from qbench.affine import Range
 from qbench.corrections.anchors import Array, data_of, number
 from qbench.corrections.masks import SOFTMAX, Leaf, Masked, masked
-from qbench.corrections.rewriting import CONSTANT, with_constants
+from qbench.corrections.rewriting import CONSTANT, filled, with_constants
 from qbench.corrections.steps import Mask
 from qbench.graph import PreparedModel
 from qbench.graph.values import constant
@@ -28,7 +28,8 @@ from qbench.protocols import Seen
 FINITE = 1e37
 """Masks as well as infinity does, and eight of them can still be added up."""
 UNUSABLE_SPAN = 1000.0
-"""Logits that span more than this are masked, recognised or not: a step of 8 bits would be 4 or more, and exp(-4) is 2 %."""
+"""A step of 8 bits over logits that span more than this would be 4 or more, and exp(-4) is 2 %. With nothing between the lowest ones
+and the others, they are masked, recognised or not."""
 
 Statistics = Mapping[str, Seen]
 
@@ -91,6 +92,8 @@ def finite_masks(prepared: PreparedModel) -> PreparedModel:
 
     A Softmax over nothing but -inf is NaN; with a finite number it is uniform.
     """
+    if any(not leaf.value.is_initializer() for one in masked(prepared.model.graph) for leaf in one.leaves):
+        prepared = filled(prepared)
     found: dict[str, Packed] = {}
     for one in masked(prepared.model.graph):
         for leaf in one.leaves:
@@ -212,7 +215,8 @@ def _said(case: _Case, limits: Mapping[str, float]) -> str:
     for name, leaf in {str(leaf.value.name): leaf for leaf in case.found.leaves if _beyond(leaf, limits)}.items():
         data = data_of(leaf.value)
         worst = float(data.min() if leaf.sign < 0 else data.max())
-        parts.append(f"{worst:.3g} in {name!r} became {leaf.sign * limits[name]:.4g}")
+        was = f"{worst:.3g}" if abs(worst) < FINITE * 0.99 else "infinity, or next to it,"
+        parts.append(f"{was} in {name!r} became {leaf.sign * limits[name]:.4g}")
     return f"{case.found.softmax.op_type} {case.name!r}, logits in [{case.low:.4g}, {case.high:.4g}]: {'; '.join(parts)}"
 
 
@@ -312,5 +316,14 @@ def _unrecognised(graph: ir.Graph, network: Network, statistics: Statistics, kno
 
 
 def _odd(value: ir.Value, network: Network, statistics: Statistics) -> bool:
-    seen = None if constant(value) else _extremes(str(value.name), network, statistics)
-    return seen is not None and seen.high - seen.low > UNUSABLE_SPAN
+    """True when the tensor falls into ordinary values and, far below, with nothing in between, others."""
+    name = str(value.name)
+    seen = None if constant(value) else _extremes(name, network, statistics)
+    if seen is None or seen.high - seen.low <= UNUSABLE_SPAN or seen.low > -UNUSABLE_SPAN / 2:
+        return False
+    group = network.group_of.get(name)
+    for source in [name] if name in statistics or group is None else group.sources:
+        high, low = statistics[source].below(np.array([0.1 * seen.low, 0.9 * seen.low]))
+        if high > low:
+            return False
+    return True

@@ -27,6 +27,7 @@ NOT_A_MASK = ANCHORS | {"Softmax", "LogSoftmax", "LayerNormalization", "LSTM", "
 class Leaf:
     """A constant that holds huge values.
 
+    value   an initializer; or the output of a ConstantOfShape, which `qbench.corrections.rewriting.filled` gives one
     sign    -1: the huge values are negative; 1: positive, and subtracted or multiplied by what is not positive
     added   True: added to the logits; False: stands in their place, or bounds them from below
     factor  product of the positive numbers that its sum with the logits is multiplied by on the way to the Softmax
@@ -171,6 +172,8 @@ def _mask(value: ir.Value | None, sign: int) -> _Tree | None:
     if node is None or node.domain not in STANDARD or not _is_mask_only(value):
         return None
     op, inputs, here = node.op_type, node.inputs, _Tree(tensors=[str(value.name)])
+    if op == "ConstantOfShape":
+        return _leaf(value, sign)
     if op in MOVERS or op in ("Clip", "Trilu"):
         inner = _mask(inputs[0], sign)
         return None if inner is None else here.joined(inner)
@@ -202,7 +205,12 @@ def _leaf(value: ir.Value | None, sign: int) -> _Tree | None:
         huge = data.size > 0 and bool((data * sign > LEAST).any())
         return _Tree([(value, sign)]) if huge and value.is_initializer() else None
     node = None if value is None else value.producer()
-    if value is None or node is None or node.op_type not in MOVERS:
+    if value is None or node is None:
+        return None
+    if node.op_type == "ConstantOfShape" and (fill := node.attributes.get("value")) is not None:
+        number = fill.as_tensor().numpy()
+        return _Tree([(value, sign)]) if number.dtype == np.float32 and bool((number * sign > LEAST).any()) else None
+    if node.op_type not in MOVERS:
         return None
     inner = _leaf(node.inputs[0], sign)
     return None if inner is None else inner.joined(_Tree(tensors=[str(value.name)]))
@@ -214,7 +222,7 @@ def _is_mask_only(value: ir.Value | None) -> bool:
 
 
 def _behind(value: ir.Value) -> Iterator[ir.Node]:
-    """Every node that `value` depends on."""
+    """Every node that the values of `value` depend on; shapes carry none."""
     stack, seen = [value], set[int]()
     while stack:
         node = stack.pop().producer()
@@ -222,4 +230,5 @@ def _behind(value: ir.Value) -> Iterator[ir.Node]:
             continue
         seen.add(id(node))
         yield node
-        stack += [v for v in node.inputs if v is not None]
+        if node.op_type not in ("Shape", "Size"):
+            stack += [v for v in node.inputs if v is not None]

@@ -71,8 +71,8 @@ def _channels(conv: ir.Node) -> int:
     if weight is None or weight.dtype != ir.DataType.FLOAT:
         return 0
     group = conv.attributes.get("group")
-    shape = [int(d) for d in weight.shape]
-    return shape[0] if conv.op_type == "Conv" else shape[1] * (group.as_int() if group is not None else 1)
+    shape = weight.shape.numpy()
+    return int(shape[0] if conv.op_type == "Conv" else shape[1] * (group.as_int() if group is not None else 1))
 
 
 def _per_channel(values: Array, rank: int, axis: int, channels: int) -> Array | None:

@@ -76,7 +76,7 @@ def write(prepared: PreparedModel, plan: Plan, emulate_fp16: bool = False) -> Wr
                    the file to ship has none of it
     Raises PlanError when the plan does not fit the model, lacks a range, or would store NaN or infinity as integers.
     """
-    if any(c.startswith("cle") for c in plan.corrections):
+    if any(c.partition(":")[0] in ("cle", "mask") for c in plan.corrections):
         from qbench.corrections import rewritten
 
         prepared = rewritten(prepared, plan)

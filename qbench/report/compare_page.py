@@ -22,6 +22,7 @@ from qbench.report.page import _breakable, _for_script, _plotly_js
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+_NAMED = 4                    # names in a cell
 _TOP = 12                     # rows shown at once; the rest is folded away
 _SAID_ELSEWHERE = {"command", "fitted_on", "validated_on", "interval", "accuracy"}
 # Blue, orange, green, violet, brown, teal, red, grey at like lightness; the symbols tell them apart without colour.
@@ -97,7 +98,7 @@ def _gap(gap: Gap, result: Comparison) -> dict[str, Any]:
 
 
 def _tensor(t: TensorRange, bits: int) -> dict[str, Any]:
-    return {"name": _breakable(t.name), "range": f"{t.low:.3g} to {t.high:.3g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
+    return {"name": _breakable(t.name), "range": f"{t.low:.4g} to {t.high:.4g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
             "width": _percent(t.bits_lost, bits), "coarse": words.db(t.coarse_db), "fine": words.db(t.fine_db),
             "readers": text.plain(", ".join(t.readers)), "macs": f"{100 * t.macs_share:.2g} %"}
 
@@ -109,7 +110,8 @@ def _layer(w: WeightSpread, most: float) -> dict[str, Any]:
 
 
 def _check(c: Check, result: Comparison) -> dict[str, Any]:
-    return {"what": ", ".join(text.plain(n) for n in c.names), "count": len(c.names), "kind": _KINDS[c.kind], "won": words.won(c),
+    more = f" and {len(c.names) - _NAMED} more" if len(c.names) > _NAMED else ""
+    return {"what": ", ".join(text.plain(n) for n in c.names[:_NAMED]) + more, "count": len(c.names), "kind": _KINDS[c.kind], "won": words.won(c),
             "accuracy": words.scale_of(result).number(c.accuracy.value), "sqnr": words.db(c.accuracy.sqnr_db)}
 
 

@@ -83,7 +83,8 @@ def _other(precision: str, result: Comparison) -> str:
     """The best row of a precision that is not the best one's."""
     row = ranked([r for r in result.rows if r.precision == precision])[0]
     below = "" if scale_of(result).unit == "dB" else f", {below_float(row, result)}"
-    return f"best at {precision.upper()}: {text.plain(row.calibrator)} with {_ONE_SCALE[row.scale]}, {scale_of(result).value(row.accuracy.value)}{below}"
+    value = scale_of(result).value(row.accuracy.value)
+    return f"best at {precision.upper()}: {text.plain(row.calibrator)} with {_ONE_SCALE[row.scale]}, {value}{below}"
 
 
 def _cost(row: Row, finer: Row, result: Comparison) -> str:
@@ -91,7 +92,7 @@ def _cost(row: Row, finer: Row, result: Comparison) -> str:
     scale = scale_of(result)
     lost, lost_db = finer.accuracy.value - row.accuracy.value, finer.accuracy.sqnr_db - row.accuracy.sqnr_db
     what = _ONE_SCALE[row.scale]
-    if not differ(row, finer):
+    if not differ(row, finer) or not scale.number(lost).strip("-0."):
         return f"{what} in place of {_ONE_SCALE[finer.scale]} makes no difference that these samples could show ({scale.drop(lost)}, {db(lost_db)})"
     if lost < 0:
         return f"{what} in place of {_ONE_SCALE[finer.scale]} gains {scale.drop(-lost)}"
@@ -143,7 +144,7 @@ def explained(gap: Gap, result: Comparison) -> list[str]:
 
 def _ranges(gap: Gap) -> list[str]:
     low, high = gap.whole
-    whole = f"The one scale has to cover [{low:.3g}, {high:.3g}]"
+    whole = f"The one scale has to cover [{low:.4g}, {high:.4g}]"
     if gap.owners:
         whole += (f", the range of {listed([t.name for t in gap.owners])}; without {'it' if len(gap.owners) == 1 else 'them'} "
                   f"every other tensor would keep {gap.freed_bits:.1f} bits more.")
@@ -201,7 +202,7 @@ def _suspects(check: Check) -> str:
 
 
 def won(check: Check) -> str:
-    return "n/a" if (share := text.finite(check.won)) is None else f"{100 * share:.0f} %"
+    return "n/a" if (share := text.finite(check.won)) is None else f"{100 * share if abs(share) >= 0.005 else 0:.0f} %"
 
 
 def kept(bits: int, lost: float) -> str:
@@ -256,6 +257,6 @@ def basis(result: Comparison) -> str:
     """What the figures rest on, as one paragraph."""
     p, a = result.provenance, result.reference.accuracy
     return (f"Accuracy: measured on {text.plain(p.get('evaluated on', f'{a.samples} samples'))}, 95 % intervals; drops are paired with float on "
-            f"the same samples; calibrated on {text.plain(p.get('calibrated on', 'data that were not recorded'))}. \"same\" or \"=\" beside a row: its drop "
-            "interval overlaps that of the best row. SQNR: of the network's first output; worst layer: the kernel of lowest SQNR against float on "
+            f"the same samples; calibrated on {text.plain(p.get('calibrated on', 'data that were not recorded'))}. \"same\" or \"=\" beside a row: its "
+            "drop interval overlaps that of the best row. SQNR: of the network's first output; worst layer: the kernel of lowest SQNR against float on "
             f"{result.layer_samples} evaluation samples. Size: the model file. {text.plain(p.get('accuracy', ''))}.")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qbench import calibrators, qdq
-from qbench.affine import Range
-from qbench.corrections import STEPS, chosen, name_of, rewritten, text_of
+from qbench.affine import Range, Scheme
+from qbench.corrections import STEPS, chosen, name_of, text_of
 from qbench.corrections.adaround import learned_rounding
 from qbench.corrections.bias import Found, corrected_biases
 from qbench.corrections.mask import Masking, finite_masks, mask_ranges, masking
@@ -23,19 +23,21 @@ from qbench.evaluation import batch_size, loaded
 from qbench.graph import PreparedModel
 from qbench.metrics import Fidelity
 from qbench.metrics.fidelity import MOST_DB
-from qbench.network import Precision
+from qbench.network import Network, Precision
 from qbench.packed import Packed
 from qbench.plan import BIAS_GUARD, Granularity, Plan
 from qbench.protocols import Array, Dataset, Progress, Seen, silent
 from qbench.runtime import Session, integer_kernels_saturate
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
-from qbench.walk import samples_of
+from qbench.workbench import auto
 from qbench.workbench.plans import Plans, statistics_of
 from qbench.workbench.precisions import allowed_precisions
 
 CHECKED = 32
 """Calibration samples on which a gain is measured."""
+WORSE_DB = 0.5
+"""A step that learns and loses more than that is told to be left out; masks are compared with float, and conventions are conventions."""
 FEW, MANY, VALUES = 16, 1024, 1 << 25
 """Samples that a step learns from: as many as make VALUES values of the largest activation, within these bounds. A walk holds a few
 activations of all samples, each twice."""
@@ -77,12 +79,15 @@ class Corrected:
     """prepared   the network that the plan is about: equalized, with new masks
     statistics  of that network
     gains       one for each step that was asked for, in the order in which they were applied
+    masks, mask  what became of attention masks, and by which options
     """
 
     prepared: PreparedModel
     statistics: Statistics
     plan: Plan
     gains: tuple[Gain, ...]
+    masks: Masking = field(default_factory=Masking)
+    mask: Mask = field(default_factory=Mask)
 
 
 @dataclass(frozen=True)
@@ -115,18 +120,35 @@ def corrected(prepared: PreparedModel, recipe: Recipe, steps: Sequence[str] = ()
     return _Work(prepared, recipe, dataset, policy, threads, progress).run(wanted, statistics)
 
 
+def masked_sums(masks: Masking, mask: Mask, prepared: PreparedModel, statistics: Statistics, calibrator: str, used: Sequence[Scheme]) -> dict[str, Range]:
+    """scale group -> range of what masks were added to; `used` are the schemes of activations that the plan has."""
+    if not masks.cases or not used:
+        return {}
+    scheme, made = min(used, key=lambda s: s.levels), calibrators.make(calibrator)
+
+    def calibrated(seen: Seen) -> Range:
+        return made.range(seen, scheme.levels, scheme.symmetric)
+
+    return mask_ranges(masks, prepared.network, statistics, mask, max(s.levels for s in used), calibrated)
+
+
+def _units_in(network: Network, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Reasons by unit of `network`, from reasons by unit of one whose constants are others: units are named after a kernel."""
+    return {network.unit_of_kernel[u]: why for u, why in reasons.items() if u in network.unit_of_kernel}
+
+
 class _Work:
     def __init__(self, prepared: PreparedModel, recipe: Recipe, dataset: Dataset | None, policy: str, threads: int | None, progress: Progress) -> None:
         self.original, self.recipe, self.dataset, self.policy, self.threads, self.progress = prepared, recipe, dataset, policy, threads, progress
-        self.samples = {} if dataset is None else {CHECKED: samples_of(dataset, CHECKED)}
+        self.samples = {} if dataset is None else {CHECKED: auto.spread(dataset, CHECKED)}
+        self.choices: dict[str, Mapping[str, str]] = {}
         self.simulate = integer_kernels_saturate()
         self.reference = self._outputs(prepared) if dataset is not None else []
 
     def run(self, wanted: Sequence[Correction], statistics: Statistics | None) -> Corrected:
         steps = {name_of(s): s for s in wanted}
-        prepared = finite_masks(self.original) if "mask" in steps else self.original
-        seen = statistics or self._observe(prepared)
-        state = _State(prepared, seen, self._masks_as_they_are(prepared, seen))
+        seen = statistics or self._observe(self.original)
+        state = _State(self.original, seen, self._masks_as_they_are(self.original, seen))
         plan = self._plan(state)
         before = self._sqnr(state, plan)
         gains = []
@@ -139,9 +161,11 @@ class _Work:
             seconds = time.perf_counter() - start
             after = before if changed_plan == plan else self._sqnr(state, changed_plan)
             plan = changed_plan
+            if name in NEED_DATA and before is not None and after is not None and after < before - WORSE_DB:
+                remarks.append(f"the output is {before - after:.1f} dB worse with this step than without: leave it out here")
             gains.append(Gain(text_of(steps[name]), before, after, seconds, tuple(remarks)))
             before = after
-        return Corrected(state.prepared, state.statistics, plan, tuple(gains))
+        return Corrected(state.prepared, state.statistics, plan, tuple(gains), state.masks, state.mask)
 
     # -- the steps
 
@@ -186,14 +210,18 @@ class _Work:
 
     def _mask(self, step: Mask, state: _State) -> tuple[_State, list[str]]:
         stays: dict[str, str] = {}
+        finite = finite_masks(state.prepared)
         while True:
-            found = masking(state.prepared, state.statistics, step, stays)
+            found = masking(finite, state.statistics, step, stays)
             after = with_constants(state.prepared, dict(found.constants), MASKED) if found.constants else state.prepared
             odd = changed(self.original, after, found.applied, self.samples[CHECKED], rows=step.rows, threads=self.threads) if self.dataset else {}
             stays |= odd
             if not odd:
                 break
         remarks = [*found.applied.values(), *found.refused.values()]
+        found = replace(found, floats=_units_in(after.network, found.floats))
+        if freed := sorted(set(state.masks.floats) - set(found.floats)):
+            remarks.append(f"units that need not stay in float for their mask now: {', '.join(freed)}")
         if not found.constants:
             return replace(state, masks=found), remarks or ["no attention mask"]
         if self.dataset is None:
@@ -217,37 +245,40 @@ class _Work:
         plans = Plans(network, state.statistics, recipe.schemes, recipe.target.name, recipe.toolkit, recipe.fixed_outputs if state.fixed else "",
                       overrides=self._overrides(state, asked), corrections=tuple(listed), tensors=state.tensors)
         notes = {u: state.masks.floats.get(u) or reasons.get(u, "") for u in options if precision[u] is not asked[u]}
-        made = plans(precision, recipe.calibrator, recipe.granularity, recipe.op_point)
+        made = replace(plans, choices=self._choices(state, plans, precision))(precision, recipe.calibrator, recipe.granularity, recipe.op_point)
         return replace(made, notes={**{u: why for u, why in notes.items() if why}, **made.notes})
+
+    def _choices(self, state: _State, plans: Plans, precision: Mapping[str, Precision]) -> Mapping[str, str]:
+        """What "auto" chooses for each scale group by the error behind it, once for a network; nothing without samples to look at."""
+        key, recipe = state.prepared.network.model_key, self.recipe
+        if self.dataset is None or recipe.calibrator.partition(":")[0] != auto.AUTO or all(p.is_float for p in precision.values()):
+            return {}
+        if key not in self.choices:
+            self.choices[key] = auto.choose_on(self.dataset, state.prepared, plans, precision, recipe.granularity, spec=recipe.calibrator,
+                                               simulate=self.simulate, progress=self.progress).by_group
+        return self.choices[key]
 
     def _overrides(self, state: _State, asked: Mapping[str, Precision]) -> dict[str, Range]:
         """Ranges of masked sums: calibrated for the narrowest integers that the plan has, masked for the widest."""
         used = [self.recipe.schemes[str(p)].activation for p in dict.fromkeys(asked.values()) if str(p) in self.recipe.schemes]
-        if not state.masks.cases or not used:
-            return {}
-        scheme = min(used, key=lambda s: s.levels)
-        calibrator = calibrators.make(self.recipe.calibrator)
-
-        def calibrated(seen: Seen) -> Range:
-            return calibrator.range(seen, scheme.levels, scheme.symmetric)
-
-        return mask_ranges(state.masks, state.prepared.network, state.statistics, state.mask, max(s.levels for s in used), calibrated)
+        return masked_sums(state.masks, state.mask, state.prepared, state.statistics, self.recipe.calibrator, used)
 
     def _masks_as_they_are(self, prepared: PreparedModel, seen: Statistics) -> Masking:
         """Every mask stays: what a plan without the step has to keep in float."""
         off = {one.name: 'the correction "mask" is not applied' for one in masked(prepared.model.graph)}
-        return masking(prepared, seen, Mask(), off)
+        found = masking(finite_masks(prepared), seen, Mask(), off)
+        return replace(found, floats=_units_in(prepared.network, found.floats))
 
     def _observe(self, prepared: PreparedModel) -> Statistics:
         assert self.dataset is not None
-        return statistics_of(prepared, self.dataset, policy=self.policy, progress=self.progress)
+        return statistics_of(finite_masks(prepared), self.dataset, policy=self.policy, progress=self.progress)
 
     def _learn_from(self, count: int) -> list[dict[str, Array]]:
         assert self.dataset is not None
         size = max(t.elements for t in self.original.network.tensors.values())
         count = count or int(np.clip(VALUES // max(size, 1), FEW, MANY))
         if count not in self.samples:
-            self.samples[count] = samples_of(self.dataset, count)
+            self.samples[count] = auto.spread(self.dataset, count)
         return self.samples[count]
 
     # -- what was gained
@@ -256,7 +287,7 @@ class _Work:
         if self.dataset is None:
             return None
         fidelity = Fidelity()
-        with loaded(qdq.write(rewritten(state.prepared, plan), plan).model, self.threads, self.simulate) as session:
+        with loaded(qdq.write(state.prepared, plan).model, self.threads, self.simulate) as session:
             for was, now in zip(self.reference, self._run(session), strict=True):
                 fidelity.update(was, now)
         return float(np.clip(fidelity.sqnr_db, -MOST_DB, MOST_DB))

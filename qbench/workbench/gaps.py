@@ -190,19 +190,16 @@ def _gap(coarse: tuple[Row, Plan], fine: tuple[Row, Plan]) -> Gap:
 
 
 def _run(plans: Sequence[tuple[str, Sequence[str], Plan]], gap: Gap, coarse: Row, evaluate: Evaluate, progress: Progress) -> tuple[Check, ...]:
-    """The checks one after the other; of one kind no more than are needed to win the gap back."""
+    """The checks one after the other, until one wins the gap back."""
     done: list[Check] = []
-    enough: set[str] = set()
     for number, (kind, names, plan) in enumerate(plans):
         progress("where the gap comes from", number, len(plans))
-        if kind in enough:
-            continue
         found = evaluate(plan)
         step, whole = ((found.value - coarse.accuracy.value, gap.accuracy) if gap.clear else (found.sqnr_db - coarse.accuracy.sqnr_db, gap.sqnr_db))
         won = step / whole if whole and isfinite(whole) else float("nan")
         done.append(Check(kind, tuple(names), found, won))
         if won >= ENOUGH:
-            enough.add(kind)
+            break
     return tuple(done)
 
 

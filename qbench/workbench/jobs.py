@@ -21,8 +21,9 @@ from qbench.search.run import run
 from qbench.target import Target
 from qbench.workbench.case import Case, Shapes, open_model
 from qbench.workbench.folder import finish
-from qbench.workbench.plans import Plans, schemes_of, statistics_of
+from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.precisions import allowed_precisions, precision_of
+from qbench.workbench.searching import plan_maker, with_masks
 
 DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
 OUT = Path("qbench-out")
@@ -70,13 +71,19 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
         target.support(precision, toolkit)                       # refused before any work, with the reason (BUG case B24)
     case, network, folder = job.case, job.case.network, job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    pricer = CostTable.build(network, target, toolkit)
     name = case.sample.name if case.sample else network.name
     with Tracker.start(folder, name, target.name) if job.track else NoTracker() as tracker:
-        statistics = statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
+        masks = with_masks(case, target, toolkit, granularity_of(target, toolkit), job.policy, progress)
+        case = replace(case, prepared=masks.prepared) if masks else case
+        statistics = masks.statistics if masks else statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
+        network = case.network
+        pricer = CostTable.build(network, target, toolkit)
         evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
         allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
-        plans = Plans(network, statistics, schemes_of(target, toolkit), target.name, toolkit)
+        plans = plan_maker(case, statistics, masks, allowed, specs, granularity_of(target, toolkit), target, toolkit, evaluator.simulate, progress)
+        if masks is not None:
+            allowed |= {u: tuple(p for p in allowed[u] if p.is_float) or allowed[u] for u in masks.masks.floats}
+            reasons |= masks.masks.floats
         problem = Problem(
             network, allowed, plans, case.data_key, specs, (granularity_of(target, toolkit),), points, budgets, folder, drop,
             seed=job.seed, trials=job.trials, strategy=job.strategy, storage=f"sqlite:///{(folder / 'study.db').resolve()}",
@@ -84,7 +91,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem))
         found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
-        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*case.warnings, *case.prepared.notes, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
 

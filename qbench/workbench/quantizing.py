@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from qbench import calibrators, qdq, targets
-from qbench.corrections import rewritten
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
 from qbench.graph import PreparedModel
@@ -18,6 +17,7 @@ from qbench.samples import load_sample
 from qbench.schemes import scheme_of
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
+from qbench.workbench.auto import AUTO
 from qbench.workbench.case import Shapes, open_data, open_model
 from qbench.workbench.correcting import Gain, Recipe, corrected
 from qbench.workbench.plans import schemes_of
@@ -74,7 +74,7 @@ def quantize(model: Path | str | None, output: Path | str, *, progress: Progress
         statistics = _statistics(wanted.stats_file, prepared)
         found = corrected(prepared, _recipe(wanted), wanted.corrections, statistics=statistics, dataset=data, policy=wanted.policy, progress=progress)
         plan, gains = found.plan, found.gains
-    written = qdq.write(rewritten(prepared, plan), plan)
+    written = qdq.write(prepared, plan)
     qdq.save(written.model, wanted.output)
     if wanted.save_plan is not None:
         plan.save(wanted.save_plan)
@@ -133,6 +133,8 @@ def _asked_for(wanted: Quantization) -> Iterator[str]:
     for what, text in (("activations", wanted.activation), ("weights", wanted.weight)):
         if text and wanted.plan_file is None:
             yield f"{what} are stored as {text}, as asked for; whether {wanted.target_name} has that was not checked"
+    if wanted.calibrator.partition(":")[0] == AUTO and wanted.plan_file is None and wanted.model is not None and wanted.data is None:
+        yield "auto: without samples it chose by the error of each tensor itself; with --data it looks at the layers' outputs"
 
 
 def _refuse_overwriting(wanted: Quantization) -> None:

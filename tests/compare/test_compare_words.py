@@ -110,6 +110,11 @@ def test_every_precision_has_its_best_in_the_summary() -> None:
     assert said.endswith("best at INT8: mse with per-channel weight scales, 92.50 %, 0.50 points below float")
 
 
+def test_what_rounds_to_nothing_costs_nothing() -> None:
+    said = summary(result(row(scale="per-layer", value=0.92, half=0.0), row(value=0.920001, half=0.0)))
+    assert "makes no difference that these samples could show (0.00 points, 0.0 dB)" in said
+
+
 def test_a_metric_in_decibels_is_not_held_against_float() -> None:
     said = summary(result(row(value=18.0, metric="sqnr"), reference=replace(FLOAT, accuracy=replace(FLOAT.accuracy, metric="sqnr", value=200.0))))
     assert said == "minmax with per-channel weight scales at INT8: sqnr 18.00 dB"

@@ -24,7 +24,8 @@ KINDS = ("conv", "conv1d", "conv3d", "grouped", "depthwise", "dilated", "same", 
 
 
 def four_bits(bits: int = 4) -> dict[str, QuantScheme]:
-    return {"int8": replace(NPU["int8"], weight=Scheme(bits, True, True, True)), "int16": NPU["int16"]}
+    """Weights of 4 bits, in blocks of four input channels where the plan is per group."""
+    return {"int8": replace(NPU["int8"], weight=Scheme(bits, True, True, True), weight_block=4), "int16": NPU["int16"]}
 
 
 def network(kind: str, seed: int = 0) -> tuple[onnx.ModelProto, list[dict[str, Array]]]:
@@ -63,7 +64,7 @@ def network(kind: str, seed: int = 0) -> tuple[onnx.ModelProto, list[dict[str, A
     weights |= {"w0": w(*first), "w1": w(*second)}
     with_bias = kind not in ("same", "matmul")
     if with_bias:
-        weights |= {f"b{i}": rng.normal(0, 0.3, weights[f"w{i}"].shape[0]).astype(np.float32) for i in (0, 1)}
+        weights |= {f"b{i}": rng.normal(0, 0.3, (len(weights[f"w{i}"]),)).astype(np.float32) for i in (0, 1)}
     nodes = []
     source = "x"
     for i, name in enumerate(("first", "second")):
@@ -78,7 +79,7 @@ def network(kind: str, seed: int = 0) -> tuple[onnx.ModelProto, list[dict[str, A
     mixing = rng.normal(size=(3, shape[0] if op != "MatMul" else shape[-1]))
     for _ in range(12):
         latent: Array = rng.normal(size=(3, *(shape[1:] if op != "MatMul" else shape[:-1])))
-        x: Array = np.tensordot(mixing, latent, (0, 0)) + 0.1 * rng.normal(size=(mixing.shape[1], *latent.shape[1:]))
+        x = np.asarray(np.tensordot(mixing, latent, (0, 0)) + 0.1 * rng.normal(size=(mixing.shape[1], *latent.shape[1:])))
         samples.append({"x": np.asarray(np.moveaxis(x, 0, -1) if op == "MatMul" else x, np.float32)[None]})
     return model(nodes, {"x": ["N", *shape]}, {source: None}, weights), samples
 

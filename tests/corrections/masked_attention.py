@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 WEIGHTS = {n: RNG.normal(0, WIDTH**-0.5, (WIDTH, WIDTH)).astype(np.float32) * 1.5 for n in ("wq", "wk")}
 CAUSAL = np.tril(np.ones((TOKENS, TOKENS), bool))
 HUGE = (-np.inf, -3.4028235e38, -1e30, -65504.0, -1e4)
-FORMS = ("add", "where", "added-where", "unsqueezed", "sub", "after-scale", "stacked", "floored", "with-bias")
+FORMS = ("add", "where", "added-where", "unsqueezed", "sub", "after-scale", "stacked", "floored", "with-bias", "filled", "compared")
 """Constant masks; the others come from the input."""
 FROM_INPUT = ("one-minus", "minus-one", "integers", "selected")
 
@@ -76,6 +76,15 @@ def attention(form: str, huge: float, opset: int = 17) -> onnx.ModelProto:
         case "with-bias":
             weights |= {"mask": causal, "bias": RNG.normal(size=(TOKENS, TOKENS)).astype(np.float32)}
             nodes = [*plain, node("Add", ["logits", "mask"], ["sum"], "apply"), node("Add", ["sum", "bias"], ["masked"], "shift")]
+        case "filled" | "compared":                                   # of the input's own length, as in torch.full(...).triu(1)
+            more = [numpy_helper.from_array(np.array([n], np.int64), name) for n, name in ((1, "one"), (2, "two"))]
+            side = [node("Shape", ["q"], ["sizes"]), node("Slice", ["sizes", "one", "two"], ["side"]), node("Concat", ["side", "side"], ["square"], axis=0)]
+            made = numpy_helper.from_array(np.array([huge if form == "filled" else 1], np.float32), "value")
+            nodes = [*plain, *side, node("ConstantOfShape", ["square"], ["full"], "fill", value=made), node("Trilu", ["full", "one"], ["upper"], upper=1)]
+            if form == "compared":
+                weights |= {"zero": np.array(0, np.float32), "huge": np.array(huge, np.float32)}
+                nodes += [node("Equal", ["upper", "zero"], ["kept"]), node("Where", ["kept", "zero", "huge"], ["mask"], "select")]
+            nodes.append(node("Add", ["logits", "upper" if form == "filled" else "mask"], ["masked"], "apply"))
         case "one-minus" | "minus-one" | "integers" | "selected":
             inputs |= {"keep": ["N", TOKENS]}
             nodes = [*plain, *_from_input(form, weights, huge, unsqueezed), node("Add", ["logits", "mask"], ["masked"], "apply")]

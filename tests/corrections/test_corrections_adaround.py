@@ -12,8 +12,9 @@ from models import Array, model, node, observe, plan, prepare
 from qbench import qdq
 from qbench.corrections import adaround
 from qbench.corrections.adaround import annealed, learned_rounding, rectified_sigmoid
+from qbench.corrections.bias import corrected_biases
 from qbench.corrections.flips import flipped
-from qbench.corrections.steps import AdaRound
+from qbench.corrections.steps import AdaRound, BiasCorrection
 from qbench.graph import PreparedModel
 from qbench.plan import Granularity, Plan
 
@@ -40,6 +41,18 @@ def test_rounding_is_learned_on_every_kind_of_layer(kind: str) -> None:
         assert packed.dtype == "int8" and set(np.unique(packed.array)) <= {-1, 0, 1} and packed.array.any()
         assert codes(prepared, after, weight).min() >= -7 and codes(prepared, after, weight).max() <= 7
         assert np.array_equal(codes(prepared, after, weight) - codes(prepared, made, weight), packed.array.reshape(codes(prepared, made, weight).shape))
+
+
+@pytest.mark.parametrize("kind", ["conv", "transposed", "gemm", "gemm-t", "matmul-bias"])
+def test_weights_in_blocks_are_learned_and_corrected_too(kind: str) -> None:
+    """Per group: the codes lie in the file in another shape than the weight."""
+    prepared, made, samples = opened(kind, granularity=Granularity.PER_GROUP)
+    found = learned_rounding(prepared, made, samples, QUICK, threads=1, simulate=True)
+    after = with_tensors(made, found.tensors)
+    assert found.tensors and quality_db(prepared, after, samples) > quality_db(prepared, made, samples)
+    bias = corrected_biases(prepared, after, samples, BiasCorrection(), threads=1, simulate=True)
+    assert set(bias.tensors) == {"bias:first", "bias:second"}
+    assert quality_db(prepared, with_tensors(after, bias.tensors), samples) > quality_db(prepared, made, samples)
 
 
 def test_after_the_flips_no_weight_and_no_pair_can_do_better() -> None:

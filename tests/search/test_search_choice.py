@@ -18,7 +18,18 @@ from qbench.network import Precision
 from qbench.protocols import Accuracy, Price
 from qbench.result import Candidate
 from qbench.search.budget import Budget, Kind, MaxDrop
-from qbench.search.choice import LARGEST_TIE, SMALLEST_TIE, SURETY, choose, describe, nearest, pareto, refusal, show, unmet_floor
+from qbench.search.choice import (
+    LARGEST_TIE,
+    SMALLEST_TIE,
+    SURETY,
+    choose,
+    describe,
+    nearest,
+    pareto,
+    refusal,
+    show,
+    unmet_floor,
+)
 from qbench.search.planner import Planner
 from qbench.search.problem import Problem
 from qbench.search.sensitivity import SIGMAS, least_lossy, standard_error
