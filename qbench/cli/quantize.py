@@ -89,5 +89,6 @@ def gain_table(gains: list[dict[str, Any]]) -> Table:
     for gain in gains:
         before, after = gain["sqnr_before_db"], gain["sqnr_after_db"]
         known = before is not None and after is not None
-        table.add_row(Text(gain["step"]), *([f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"] if known else ["-", "-", "-"]), f"{gain['seconds']:.1f}")
+        figures = [f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"] if known else ["-", "-", "-"]
+        table.add_row(Text(gain["step"]), *figures, f"{gain['seconds']:.1f}")
     return table

@@ -24,6 +24,7 @@ from qbench.corrections.flips import MOST_INPUTS, flipped
 from qbench.corrections.parts import Codes, Place, codes_of, left_out, places, reads, with_codes
 from qbench.corrections.patches import bias_row, factor_of, from_matrix, matrix, patches, positions_of
 from qbench.corrections.steps import AdaRound
+from qbench.errors import InputError
 from qbench.graph import PreparedModel
 from qbench.graph.values import sizes
 from qbench.packed import Packed
@@ -78,7 +79,8 @@ def learned_rounding(prepared: PreparedModel, plan: Plan, samples: Sequence[dict
                 tensors[ROUND + str(place.anchor.weight.name)] = Packed.of(offsets)
                 walk.advance(kernel, reference, rounded)
             else:
-                remarks[name] = f"stays rounded to nearest: squared error {after[0] / before[0]:.3g} times as large ({after[1] / before[1]:.3g} on held-out samples)"
+                remarks[name] = (f"stays rounded to nearest: squared error {_ratio(after[0], before[0])} as large "
+                                 f"({_ratio(after[1], before[1])} on held-out samples)")
                 walk.advance(kernel, reference, nearest)
     return Found(tensors, remarks)
 
@@ -93,6 +95,10 @@ def _losses(reference: Values, made: Values) -> tuple[float, float]:
         held += float(rows[[i for i in range(len(rows)) if _is_held_out(number + i)]].sum())
         number += len(rows)
     return whole, held
+
+
+def _ratio(after: float, before: float) -> str:
+    return f"{after / before:.3g} times" if before else "once" if not after else "infinitely often"
 
 
 def _per_sample(reference: Array, made: Array) -> Array:
@@ -126,7 +132,7 @@ def _offsets(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator,
         return f"stays rounded to nearest: {scheme.bits}-bit weights have nothing to gain"
     if walk.quantized_part(place.kernel) is None:
         return "stays rounded to nearest: it cannot be cut out of the network"
-    device = torch.device("cuda" if step.device == "cuda" or (step.device == "auto" and torch.cuda.is_available()) else "cpu")
+    device = _device(step.device)
     pool = _pool(walk, place, step, rng, device)
     weight = data_of(anchor.weight).astype(np.float64)
     below = np.floor(weight / codes.scales)
@@ -138,6 +144,14 @@ def _offsets(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator,
     chosen = np.clip(below + up, least, most) + codes.zero_points
     offsets: Array = (chosen - codes.codes).astype(np.int8)
     return offsets
+
+
+def _device(wanted: str) -> torch.device:
+    import torch
+
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError("adaround: device=cuda, but torch finds no CUDA device here; leave the option out to take the CPU")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _pool(walk: Walk, place: Place, step: AdaRound, rng: np.random.Generator, device: torch.device) -> _Pool:

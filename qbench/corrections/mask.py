@@ -130,7 +130,8 @@ def masking(prepared: PreparedModel, statistics: Statistics, step: Mask, stays: 
                    tuple(good))
 
 
-def mask_ranges(done: Masking, network: Network, statistics: Statistics, step: Mask, levels: int, calibrated: Callable[[Seen], Range]) -> dict[str, Range]:
+def mask_ranges(done: Masking, network: Network, statistics: Statistics, step: Mask, levels: int,
+                calibrated: Callable[[Seen], Range]) -> dict[str, Range]:
     """Scale group -> range, for the groups that hold masked sums or masks.
 
     Masked logits saturate, so the range ends where all of a row together weigh less than half a step of the Softmax output.
@@ -165,7 +166,8 @@ def _case(found: Masked, network: Network, statistics: Statistics, fault: str) -
     for value, factor in (found.logits, *found.extras):
         seen = _range_of(value, network, statistics)
         if seen is None:
-            return _Case(found, np.nan, np.nan, np.nan, fault or f"tensor {value.name!r} was not observed, so nobody knows what is negative enough")
+            why = f"tensor {value.name!r} was not observed, so nobody knows what is negative enough"
+            return _Case(found, np.nan, np.nan, np.nan, fault or why)
         terms.append(Range(factor * seen.low, factor * seen.high))
     fault = fault or _gate_fault(found, network, statistics)
     above = sum(max(t.high, 0.0) for t in terms[1:])

@@ -97,7 +97,8 @@ def _with(prepared: PreparedModel, constants: dict[str, Packed], suffix: str) ->
         if value is None or value.const_value is None:
             raise PlanError(f"the plan gives new values to initializer {name!r}, which the model does not have: use the model of the plan")
         if (shape := tuple(value.const_value.numpy().shape)) != packed.shape:
-            raise PlanError(f"the plan gives initializer {name!r} shape {list(packed.shape)}, in the model it is {list(shape)}: use the model of the plan")
+            raise PlanError(f"the plan gives initializer {name!r} shape {list(packed.shape)}, in the model it is {list(shape)}: "
+                            "use the model of the plan")
         set_data(value, packed.array)
     return _rebuilt(prepared, model, suffix)
 

@@ -15,6 +15,7 @@ from qbench.corrections.adaround import annealed, learned_rounding, rectified_si
 from qbench.corrections.bias import corrected_biases
 from qbench.corrections.flips import flipped
 from qbench.corrections.steps import AdaRound, BiasCorrection
+from qbench.errors import InputError
 from qbench.graph import PreparedModel
 from qbench.plan import Granularity, Plan
 
@@ -134,7 +135,24 @@ def test_what_fits_only_the_samples_it_was_learned_on_is_not_taken(monkeypatch: 
     monkeypatch.setattr(adaround, "_losses", lambda reference, made: next(losses))
     prepared, made, samples = opened("conv")
     found = learned_rounding(prepared, made, samples, QUICK, threads=1)
-    assert not found.tensors and "0.5 times as large (1.1 on held-out samples)" in found.remarks["first"]
+    assert not found.tensors and "0.5 times as large (1.1 times on held-out samples)" in found.remarks["first"]
+
+
+def test_a_missing_device_is_refused() -> None:
+    import torch
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    prepared, made, samples = opened("gemm")
+    with pytest.raises(InputError, match="device=cuda, but torch finds no CUDA device"):
+        learned_rounding(prepared, made, samples, replace(QUICK, device="cuda"), threads=1)
+
+
+def test_few_samples_hold_none_out() -> None:
+    """Two samples: nothing to divide by in the texts, and the layer still learns or says why not."""
+    prepared, made, samples = opened("conv")
+    found = learned_rounding(prepared, made, samples[:2], QUICK, threads=1)
+    assert set(found.tensors) | {f"round:w{i}" for i, layer in enumerate(("first", "second")) if layer in found.remarks} == {"round:w0", "round:w1"}
+    assert (adaround._ratio(1.0, 0.0), adaround._ratio(0.0, 0.0), adaround._ratio(1.0, 2.0)) == ("infinitely often", "once", "0.5 times")
 
 
 def test_the_loss_counts_every_fourth_sample_as_held_out() -> None:

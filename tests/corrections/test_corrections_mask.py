@@ -167,6 +167,16 @@ def test_rows_that_an_input_masks_entirely_are_found_on_the_data() -> None:
     assert "mask:rows=any" in found.plan.corrections and found.plan.precision["attend"] is Precision.INT8
 
 
+def test_a_refused_mask_of_computed_shape_leaves_a_plan_of_the_network_as_it_is() -> None:
+    """With the diagonal masked too, the first row has nothing left; the plan must still fit the user's model."""
+    proto = attention("filled", -np.inf)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "nought"))
+    next(n for n in proto.graph.node if n.op_type == "Trilu").input[1] = "nought"
+    prepared, found = made(proto, "filled")
+    assert "some row is masked entirely" in found.plan.notes["attend"] and "mask" not in found.plan.corrections
+    assert found.plan.model_key == prepared.network.model_key and largest_scale(prepared, found.plan) < 1.0
+
+
 # -- masks that cannot be replaced
 
 def test_a_mask_of_fractions_is_no_switch() -> None:
