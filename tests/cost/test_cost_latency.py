@@ -134,5 +134,5 @@ def test_missing_and_unknown_constants_are_refused_by_name() -> None:
         cost_model(replace(TARGET, cost=less))
     with pytest.raises(TargetError, match=r"cost\.warp is not a constant"):
         cost_model(replace(TARGET, cost={**TARGET.cost, "warp": 9.0}))
-    with pytest.raises(TargetError, match="cost_model is 'oracle'; expected one of host, npu"):
+    with pytest.raises(TargetError, match="cost_model is 'oracle'; expected one of host, mcu, npu"):
         cost_model(replace(TARGET, cost_model="oracle"))
