@@ -25,7 +25,7 @@ from qbench.target import OperatingPoint
 
 def dram_rate(clock_hz: float, p: NpuParameters) -> float:
     """Bytes per second of one core: DRAM has its own clock, the port that leads there has the core's."""
-    return min(p.dram_bytes_per_s, p.port_bytes_per_cycle * clock_hz)
+    return min(p.dram_bytes_per_s, (p.port_bytes_per_cycle or math.inf) * clock_hz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def terms(w: Work, clock_hz: float, p: NpuParameters, precision: Precision = Pre
     dram = np.maximum(w.dram_bytes / dram_rate(clock_hz, p), w.onchip_bytes / (r.port_bytes * clock_hz))
     activation = ((w.lut_elements / r.lut + w.mapped_elements / r.mapped + w.reduced_elements / r.reduced) / clock_hz
                   + w.layout_bytes / p.layout_bytes_per_s + (w.edge_bytes / p.edge_bytes_per_s if p.edge_bytes_per_s else 0.0))
-    return compute, dram, activation, w.launches * p.kernel_overhead_s
+    share = p.kernel_overhead_8bit_share if precision.activation_bytes == 1 else 1.0
+    return compute, dram, activation, (w.launches * p.kernel_overhead_s + w.vector_launches * p.vector_overhead_s) * share
 
 
 def overlapped(compute: float, dram: float, exponent: float) -> float:
@@ -129,7 +130,10 @@ class NpuModel:
         """Seconds and joules of a kernel that reads a tensor in one precision and writes it in another."""
         p = self.parameters
         moved = elements * (source.activation_bytes + goal.activation_bytes)
-        return (moved / dram_rate(point.clock_hz, p) + p.kernel_overhead_s,
+        through = moved / dram_rate(point.clock_hz, p)
+        if moved <= p.onchip_bytes:
+            through = elements / (UnitRates.of(max(source, goal, key=lambda x: x.activation_bytes), p).mapped * point.clock_hz)
+        return (through + p.kernel_overhead_s,
                 dynamic_joules(0.0, 0.0, moved, moved, source, point, p))
 
     def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
@@ -139,7 +143,7 @@ class NpuModel:
         kind = network.kernel[maker].kind if maker else ""
         image = maker is None and any(network.kernel[k].kind == "conv" for k in network.consumers.get(tensor, ()))
         size = stored_bytes(spec, precision, p, image)
-        if len(spec.shape) == 4 and kind in ("conv", "deconv", "depthwise"):
+        if not p.onchip_bytes and len(spec.shape) == 4 and kind in ("conv", "deconv", "depthwise"):
             n, c, h, w = spec.shape
             step = 2 * p.atom_bytes if kind != "depthwise" else p.depthwise_group_channels
             size = n * h * w * up(c * precision.activation_bytes, step)

@@ -64,17 +64,9 @@ class NpuParameters(EnergyParameters):
     input_group_channels: float
     pixel_group: float
     depthwise_group_channels: float
-    output_elements_per_cycle: float
     atom_bytes: float
-    raw_input_channels: float
-    buffer_banks: float
-    bank_bytes: float
-    bank_entries: float
-    entry_atoms: float
-    input_share: float
     compute_efficiency: float
     dram_bytes_per_s: float
-    port_bytes_per_cycle: float
     overlap_exponent: float
     lut_cycles_per_element: float
     layout_bytes_per_s: float
@@ -83,6 +75,14 @@ class NpuParameters(EnergyParameters):
     cpu_bytes_per_s: float
     cpu_sync_s: float
     charge_edges: float
+    output_elements_per_cycle: float = 0.0
+    raw_input_channels: float = 0.0
+    buffer_banks: float = 0.0
+    bank_bytes: float = 0.0
+    bank_entries: float = 0.0
+    entry_atoms: float = 0.0
+    input_share: float = 0.0
+    port_bytes_per_cycle: float = 0.0
     onchip_bytes: float = 0.0
     pixel_tile_h: float = 1.0
     pixel_tile_w: float = 1.0
@@ -108,6 +108,8 @@ class NpuParameters(EnergyParameters):
     edge_channels: float = 32.0
     fused_chains: float = 0.0
     activation_port_bytes_per_cycle: float = 0.0
+    kernel_overhead_8bit_share: float = 1.0
+    vector_overhead_s: float = 0.0
     load_bytes_per_s: float = 0.0
     compile_s: float = 0.0
     cores: float = 1.0
@@ -158,6 +160,8 @@ KINDS: Mapping[str, type[Parameters]] = {"npu": NpuParameters, "host": HostParam
 _MAY_BE_ZERO = frozenset({"kernel_overhead_s", "model_overhead_s", "cpu_sync_s", "lut_cycles_per_element", "raw_input_channels",
                           "static_share", "charge_edges", "padding_activity", "kernel_overhead_cycles", "cycles_per_output",
                           *(f.name for f in fields(NpuParameters) if f.default == 0.0)})
+# Without `onchip_bytes` the chip is one with a banked buffer, and these have to be given.
+BANKED = ("output_elements_per_cycle", "buffer_banks", "bank_bytes", "bank_entries", "entry_atoms", "input_share", "port_bytes_per_cycle")
 _AT_MOST = {"compute_efficiency": 1.0, "compute_efficiency_dense": 1.0, "compute_efficiency_depthwise": 1.0, "input_share": 1.0,
             "static_share": 0.9, "charge_edges": 1.0, "padding_activity": 1.0, "reference_volts": 1.5, "core_efficiency": 1.0,
             "pack_groups": 1.0, "fused_chains": 1.0}
@@ -178,6 +182,10 @@ def read_parameters(where: str, kind: str, cost: Mapping[str, float]) -> Paramet
             _check(where, key, cost[key])
         elif default is MISSING:
             raise TargetError(f"{where}: cost.{key} is missing; the {kind!r} model needs it")
+    if kind == "npu" and not cost.get("onchip_bytes"):
+        for key in BANKED:
+            if not cost.get(key):
+                raise TargetError(f"{where}: cost.{key} is missing or 0; the 'npu' model needs it, or else onchip_bytes")
     return record(**{key: float(value) for key, value in cost.items()})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import ceil
 
 from qbench.cost.parameters import NpuParameters
-from qbench.cost.work import DENSE, FREE_ACTIVATIONS, Work, up
+from qbench.cost.work import ARRAY, DENSE, FREE_ACTIVATIONS, Work, up
 from qbench.network import Kernel, Network, Precision
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})     # nothing moves
@@ -129,4 +129,5 @@ def tile_work(k: Kernel, network: Network, precision: Precision, macs_per_cycle:
     return Work(cycles=dense / macs_per_cycle, dram_bytes=moved + factor * spilled, lut_elements=elements if function and not normalises else 0.0,
                 layout_bytes=layout, launches=float(k.groups > 1 and not p.pack_groups and k.kind == "conv") + 1.0, macs=k.macs,
                 padded_macs=max(dense + depthwise, k.macs), depthwise_macs=depthwise, mapped_elements=mapped, reduced_elements=reduced,
-                edge_bytes=edge_bytes(k, network, precision, p), onchip_bytes=sum(sizes), spilled_bytes=spilled)
+                edge_bytes=edge_bytes(k, network, precision, p), onchip_bytes=sum(sizes), spilled_bytes=spilled,
+                vector_launches=float(k.kind == "depthwise" or (k.kind not in DENSE and k.kind not in ("concat", "split"))) + float(function and k.kind in ARRAY))

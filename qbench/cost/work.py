@@ -31,7 +31,7 @@ class Work:
     layout_bytes   bytes that have to be re-packed
     launches       of the hardware
     macs, padded_macs
-    depthwise_macs, mapped_elements, reduced_elements, edge_bytes, onchip_bytes, spilled_bytes   see `qbench.cost.tile`, which fills them;
+    depthwise_macs, mapped_elements, reduced_elements, edge_bytes, onchip_bytes, spilled_bytes, vector_launches   see `qbench.cost.tile`, which fills them;
                    dram_bytes holds the traffic of the spilled ones already
     """
 
@@ -48,6 +48,7 @@ class Work:
     edge_bytes: float = 0.0
     onchip_bytes: float = 0.0
     spilled_bytes: float = 0.0
+    vector_launches: float = 0.0
 
 
 def up(x: float, step: float) -> float:
