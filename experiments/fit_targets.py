@@ -254,13 +254,18 @@ class Group:
         found = {}
         for chip, bench in benches.items():
             own = believable([r for r in rows if r.chip == chip])
-            gap = exp(-float(np.median(list(predicted(bench, own, shared).values())))) if own else 1.0
-            tied = {k: Constant(v, OWN_WEIGHT.get(k.split("_")[0], 5.0)) for k, v in slower(shared, gap).items()}
+            miss = predicted(bench, own, shared)
+            gap = {p: exp(-float(np.median([e for r, e in miss.items() if p is None or r.precision is p])))
+                   for p in (None, *{r.precision for r in own})}
+            scaled = {k: slower({k: v}, next((g for p, g in gap.items() if p and k.endswith(f"_{p}")), gap[None]))[k] for k, v in shared.items()}
+            tied = {k: Constant(v, OWN_WEIGHT.get(k.split("_")[0], OWN)) for k, v in scaled.items()}
             found[chip] = fit(bench, own, tied, {}) if own else shared
         return found
 
 
-OWN_WEIGHT = {"macs": 2.0, "dram": 2.5, "kernel": 2.5, "model": 2.5}        # of a chip's constant against the typical chip's
+# Weights of a chip's constants against the typical chip's: the array and the vector units differ, the structure does not.
+OWN = 10.0
+OWN_WEIGHT = {"macs": 4.0, "dram": 6.0, "kernel": 6.0, "model": 6.0, "lut": 2.0, "map": 2.0, "depthwise": 2.0}
 
 
 @cache

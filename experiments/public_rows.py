@@ -26,7 +26,7 @@ ROWS, NETWORKS = DATA / "public_latency.csv.xz", DATA / "public_networks.json.xz
 COLUMNS = ("chip", "model", "input_shape", "precision", "runtime", "metric", "value", "notes", "source", "graph")
 PRECISIONS = {"fp16": Precision.FP16, "w8a8": Precision.INT8, "w8a16": Precision.INT16, "w8a8 (fp16 mixed)": Precision.INT8,
               "w8a8 (XINT8 power-of-two)": Precision.INT8}
-SPOILED = ("do not fit", "exclude", "host work included", "pool of", "4 chips")
+SPOILED = ("do not fit", "exclude", "host work included", "pool of", "4 chips", "fallback dominated")
 RUNTIMES = {"qnn_dlc", "RKNN", "ATC/ACL om (CANN)", "MagicMind mm_run", "VitisAI EP", "Core ML"}
 # Networks that share a design are left out together; the longest prefix counts.
 FAMILIES = {

@@ -110,6 +110,7 @@ class NpuParameters(EnergyParameters):
     activation_port_bytes_per_cycle: float = 0.0
     kernel_overhead_8bit_share: float = 1.0
     vector_overhead_s: float = 0.0
+    elementwise_launch_share: float = 1.0
     load_bytes_per_s: float = 0.0
     compile_s: float = 0.0
     cores: float = 1.0

@@ -93,11 +93,22 @@ def swaps_channels(k: Kernel, network: Network) -> bool:
     return len(a) == len(b) == 4 and b in ((a[0], a[2], a[3], a[1]), (a[0], a[3], a[1], a[2]))
 
 
+def in_place(k: Kernel, network: Network, p: NpuParameters) -> bool:
+    """Whether a Concat, Split or Slice of whole groups of channels only renames memory: its parts lie inside the whole."""
+    joins = k.kind == "concat"
+    if not joins and k.kind != "split" and k.op != "Slice":
+        return False
+    shapes = [network.tensors[t].shape for t in (*k.inputs, *k.outputs)]
+    if any(len(s) != 4 or s[0] != shapes[0][0] or s[2:] != shapes[0][2:] for s in shapes):
+        return False
+    return all(network.tensors[t].shape[1] % p.input_group_channels == 0 for t in (k.inputs if joins else k.outputs))
+
+
 def vanishes(k: Kernel, network: Network, p: NpuParameters) -> bool:
     """Whether the compiler leaves nothing of the kernel."""
     if k.kind == "reshape" and k.op in VIEWS:
         return True
-    return bool(p.fused_chains) and (swaps_channels(k, network) or in_gelu(k, network))
+    return bool(p.fused_chains) and (swaps_channels(k, network) or in_gelu(k, network) or in_place(k, network, p))
 
 
 def tile_work(k: Kernel, network: Network, precision: Precision, macs_per_cycle: float, weight_bytes: float, p: NpuParameters) -> Work:
@@ -127,7 +138,7 @@ def tile_work(k: Kernel, network: Network, precision: Precision, macs_per_cycle:
         mapped = elements
     factor = p.spill_factor_8bit if precision.activation_bytes == 1 else p.spill_factor_16bit
     return Work(cycles=dense / macs_per_cycle, dram_bytes=moved + factor * spilled, lut_elements=elements if function and not normalises else 0.0,
-                layout_bytes=layout, launches=float(k.groups > 1 and not p.pack_groups and k.kind == "conv") + 1.0, macs=k.macs,
+                layout_bytes=layout, launches=p.elementwise_launch_share if k.kind in ("eltwise", "activation") else 1.0, macs=k.macs,
                 padded_macs=max(dense + depthwise, k.macs), depthwise_macs=depthwise, mapped_elements=mapped, reduced_elements=reduced,
                 edge_bytes=edge_bytes(k, network, precision, p), onchip_bytes=sum(sizes), spilled_bytes=spilled,
                 vector_launches=float(k.kind == "depthwise" or (k.kind not in DENSE and k.kind not in ("concat", "split"))) + float(function and k.kind in ARRAY))
