@@ -364,7 +364,7 @@ def provenance(group: Group, chip: str, model_out: Mapping[Row, float], family_o
             f"validated_on = {json.dumps(checked)}\ninterval = {json.dumps(interval)}\n"), half
 
 
-def write_target(name: str, block: str, constants: Mapping[str, float], rows: int) -> None:
+def write_target(name: str, block: str, constants: Mapping[str, float]) -> None:
     path = TARGETS / f"{name}.toml"
     body = path.read_text(encoding="utf-8")
     begin, end = "# --- fitted block: written by experiments/fit_targets.py ---\n", "# --- end of fitted block ---\n"
@@ -391,7 +391,7 @@ def report(name: str, group: Group, write: bool) -> None:
                 print(f"   {target:17}{p or 'all':7}{Verdict.of(part)} | {Verdict.of(rest).median:17.1%} | {ratios}")
         block, _ = provenance(group, chip, model_out, family_out)
         if write:
-            write_target(target, block, trained[chip], len(own))
+            write_target(target, block, trained[chip])
     if not write:
         first = next(iter(group.chips.values()))
         print("   constants:", ", ".join(f"{k} {written(v)}" for k, v in trained[first].items()))

@@ -17,7 +17,7 @@ import numpy as np
 from qbench.cost.energy import dynamic_joules, static_watts
 from qbench.cost.kernel import KernelCost
 from qbench.cost.parameters import NpuParameters
-from qbench.cost.tile import tile_work
+from qbench.cost.tile import channel_groups, tile_work
 from qbench.cost.work import Work, kernel_work, runs_at, stored_bytes, stored_weight_bytes, up
 from qbench.network import Kernel, Network, Precision
 from qbench.target import OperatingPoint
@@ -108,6 +108,13 @@ class NpuModel:
         joules = dynamic_joules(w.macs, w.padded_macs, onchip, w.dram_bytes + w.layout_bytes, used, point, p)
         return KernelCost(kernel.name, kernel.op, float(seconds(w, point.clock_hz, p, precision)), joules, max(parts, key=lambda k: parts[k]),
                           w.dram_bytes + w.layout_bytes, kernel.macs, w.macs / w.padded_macs if w.padded_macs else 0.0, "NPU")
+
+    def channel_group(self, precision: Precision, output: bool) -> float:
+        """Channels that one step of the array takes in, or puts out."""
+        p = self.parameters
+        if p.onchip_bytes:
+            return channel_groups(precision, p)[output]
+        return self.macs_per_cycle[precision] / p.input_group_channels if output else p.input_group_channels
 
     def work(self, kernel: Kernel, network: Network, precision: Precision) -> tuple[Precision, Work]:
         """Counts of a kernel and the arithmetic it really uses."""
