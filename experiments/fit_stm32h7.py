@@ -16,6 +16,7 @@ from math import exp, log
 
 import numpy as np
 from fit_targets import write_target
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from qbench.cost import cost_model
@@ -32,7 +33,7 @@ BLOCKS = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)]
 def mobilenet_v1(width: float, pixels: int) -> Network:
     """MobileNetV1 (arXiv 1704.04861, table 1) without its classifier's softmax."""
     channels, size = max(8, int(32 * width)), -(-pixels // 2)
-    shapes = {"x": (1, 3, pixels, pixels), "t0": (1, channels, size, size)}
+    shapes: dict[str, tuple[int, ...]] = {"x": (1, 3, pixels, pixels), "t0": (1, channels, size, size)}
     kernels = [_conv("stem", "x", "t0", 3, channels, pixels, size, 3, 2, 1)]
     for i, (wide, stride) in enumerate(BLOCKS):
         out, goal = max(8, int(wide * width)), -(-size // stride)
@@ -65,7 +66,7 @@ def fit(rows: Sequence[tuple[Network, float]]) -> dict[str, float]:
     names = list(PRIOR)
     start, weight = np.log([v for v, _ in PRIOR.values()]), np.array([w for _, w in PRIOR.values()])
 
-    def residuals(x: np.ndarray) -> list[float]:  # type: ignore[type-arg]
+    def residuals(x: NDArray[np.float64]) -> list[float]:
         constants = {k: exp(v) for k, v in zip(names, x, strict=True)}
         return [log(milliseconds(n, constants) / ms) / 0.1 for n, ms in rows] + list(weight * (x - start))
     return {k: exp(v) for k, v in zip(names, least_squares(residuals, start).x, strict=True)}

@@ -21,7 +21,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import ceil, exp, log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +92,7 @@ class Bench:
             if own:
                 works = [self.work(r.graph, p) for r in own]
                 sizes = [len(w.launches) for w in works]  # type: ignore[arg-type]
-                whole = Work(**{f.name: np.concatenate([getattr(w, f.name) for w in works]) for f in fields(Work)})
+                whole = Work(**{f.name: np.concatenate([getattr(w, f.name) for w in works]) for f in fields(Work)})  # type: ignore[arg-type]
                 found.append(Counted(own, whole, np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp), p))
         return found
 

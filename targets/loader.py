@@ -14,7 +14,16 @@ from qbench.affine import Scheme
 from qbench.cost.parameters import read_parameters
 from qbench.errors import TargetError, UnknownName
 from qbench.network import Precision
-from qbench.target import Fact, Layout, OperatingPoint, OperatorSupport, PrecisionSupport, Provenance, QuantScheme, Target
+from qbench.target import (
+    Fact,
+    Layout,
+    OperatingPoint,
+    OperatorSupport,
+    PrecisionSupport,
+    Provenance,
+    QuantScheme,
+    Target,
+)
 
 FOLDER = Path(__file__).parent
 
