@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,7 +222,8 @@ def published_networks() -> dict[str, Network]:
         packed = json.load(file)
     found = {}
     for name in GOLDEN:
-        kernels = tuple(Kernel(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in packed[name]["kernels"])
+        rows: list[dict[str, Any]] = [{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in packed[name]["kernels"]]
+        kernels = tuple(Kernel(**row) for row in rows)
         tensors = {t: TensorSpec(t, tuple(s), "float32") for t, s in packed[name]["tensors"].items()}
         found[name] = Network(name, "", tuple(packed[name]["inputs"]), tuple(packed[name]["outputs"]), tensors, kernels,
                               tuple(Unit(k.name, (k.name,)) for k in kernels), ())
