@@ -17,7 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import ceil, exp, log
 from pathlib import Path
@@ -235,6 +235,7 @@ class Group:
     reference: str = ""
     rates: Mapping[Precision, float] | None = None
     source: str = ""
+    follow: Mapping[str, tuple[str, float]] = field(default_factory=dict)    # constant without rows of its own -> another one and a factor
 
     @property
     def rows(self) -> list[Row]:
@@ -313,6 +314,7 @@ ROCKCHIP = {"dram_bytes_per_s": Constant(8e9, 1), "lut_cycles_per_element": Cons
             "kernel_overhead_s": Constant(1.15e-5, 2)}
 XDNA = {"compute_efficiency": Constant(0.4, 2), "dram_bytes_per_s": Constant(2e10, 1), "kernel_overhead_s": Constant(3e-5, 1)}
 ANE = {"macs_fp16": Constant(5000, 2), "macs_int8": Constant(10000, 2), "dram_bytes_per_s": Constant(4e10, 1.5), "kernel_overhead_s": Constant(2e-6, 1.5)}
+VECTOR = ("depthwise_macs", "map_elements", "lut_elements")
 HUB = "quic/ai-hub-models perf.yaml, v0.46.1 (Feb 2026), QNN context binaries, batch 1"
 GROUPS = {
     "hexagon": Group({
@@ -320,8 +322,11 @@ GROUPS = {
         "hexagon-8gen3": "Snapdragon 8 Gen 3", "hexagon-8elite": "Snapdragon 8 Elite", "hexagon-8elite5": "Snapdragon 8 Elite Gen 5",
         "hexagon-xelite": "Snapdragon X Elite", "hexagon-qcs9075": "QCS9075"}, HEXAGON, (INT8, INT16, FP16), "Snapdragon 8 Gen 3", source=HUB),
     "mlu370": Group({"mlu370-s4": "MLU370-S4", "mlu370-x4": "MLU370-X4"}, MLU, (INT8, FP16),
-                    source="MagicMind run logs (Cambricon/magicmind_cloud, 2023), batch 1"),
-    "ascend310p": Group({"ascend310p": "Ascend 310P3"}, ASCEND, (FP16,), source="Ascend/ModelZoo-PyTorch READMEs (Dec 2023), ais_bench, batch 1"),
+                    source="MagicMind run logs (Cambricon/magicmind_cloud, 2023), batch 1",
+                    follow={"macs_int16": ("macs_int8", 0.5), "depthwise_macs_per_cycle_int16": ("depthwise_macs_per_cycle_fp16", 1.0),
+                            "lut_elements_per_cycle_int16": ("lut_elements_per_cycle_fp16", 1.0)}),
+    "ascend310p": Group({"ascend310p": "Ascend 310P3"}, ASCEND, (FP16,), source="Ascend/ModelZoo-PyTorch READMEs (Dec 2023), ais_bench, batch 1",
+                        follow={"macs_int8": ("macs_fp16", 2.0)} | {f"{k}_per_cycle_int8": (f"{k}_per_cycle_fp16", 1.0) for k in VECTOR}),
     "rk3576": Group({"rk3576": "RK3576"}, ROCKCHIP, (INT8,), rates={}, source="rknn_model_zoo table, toolkit 2.3.2 (2025), and independent boards"),
     "rk3566": Group({"rk3566": "RK3566/RK3568"}, ROCKCHIP, (INT8,), rates={}, source="rknn_model_zoo table, toolkit 2.3.2 (2025), and independent boards"),
     "rk3562": Group({"rk3562": "RK3562"}, ROCKCHIP, (INT8,), rates={}, source="rknn_model_zoo table, toolkit 2.3.2 (2025)"),
@@ -390,7 +395,8 @@ def report(name: str, group: Group, write: bool) -> None:
                 print(f"   {target:17}{p or 'all':7}{Verdict.of(part)} | {Verdict.of(rest).median:17.1%} | {ratios}")
         block, _ = provenance(group, chip, model_out, family_out)
         if write:
-            write_target(target, block, trained[chip])
+            own_constants = trained[chip]
+            write_target(target, block, {**own_constants, **{k: own_constants[of] * factor for k, (of, factor) in group.follow.items()}})
     if not write:
         first = next(iter(group.chips.values()))
         print("   constants:", ", ".join(f"{k} {written(v)}" for k, v in trained[first].items()))
