@@ -66,6 +66,42 @@ class Provenance:
     interval: str                  # e.g. "80 % conformal, leave-one-model-out"
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A published figure that no model reads. value   in the unit that its key ends with, or a text"""
+
+    value: float | str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the chip wants tensors laid out. None: no public source says.
+
+    native                  e.g. "NC1HWC2, C2 = 16 int8 / 8 float16"
+    channel_align_bytes     channels are padded to this many bytes in the native layout
+    base_align_bytes        start of a buffer that the chip reads itself
+    width_align_elements    row stride of an input
+    sources                 key -> where it is written
+    """
+
+    native: str | None = None
+    channel_align_bytes: int | None = None
+    base_align_bytes: int | None = None
+    width_align_elements: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSupport:
+    """What the toolchain does with ONNX operators; one in none of the lists is unknown."""
+
+    accelerated: tuple[str, ...]
+    refused: tuple[str, ...]
+    fallback: str                  # what happens to the rest, in a sentence; "" unknown
+    source: str
+
+
 @dataclass(frozen=True)
 class Target:
     """One chip.
@@ -87,6 +123,10 @@ class Target:
     provenance: Provenance
     sources: Mapping[str, str] = field(default_factory=dict)   # key of the target file -> where its number is written
     cpu_ops: tuple[str, ...] = ()                 # ONNX operators that the toolkit places on the CPU
+    layout: Layout = Layout()
+    operators: OperatorSupport | None = None      # None: no public table
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)   # precision that the chip lacks -> why, with its source
     fixed_outputs: str = ""                       # how Softmax and Sigmoid outputs are stored: see `qbench.fixed`; "" as calibrated
 
     def toolkit(self, version: str | None) -> str:
@@ -108,7 +148,16 @@ class Target:
                         f" (offered by {', '.join(p.toolkits)}; source: {p.source})")
                 return p
         have = ", ".join(p.precision for p in self.precisions)
-        raise PrecisionUnavailable(f"target {self.name} has no {precision}; it offers {have}")
+        why = f" ({self.refused[precision]})" if precision in self.refused else ""
+        raise PrecisionUnavailable(f"target {self.name} has no {precision}; it offers {have}{why}")
+
+    def placement(self, op: str) -> str:
+        """"NPU", "CPU", "refused" or "unknown": where the toolchain runs an ONNX operator, as far as a public table says."""
+        if op in self.cpu_ops:
+            return "CPU"
+        if self.operators is None:
+            return "unknown"
+        return "NPU" if op in self.operators.accelerated else "refused" if op in self.operators.refused else "unknown"
 
     def available(self, toolkit: str | None = None) -> tuple[Precision, ...]:
         """Precisions that the toolkit version offers, in file order."""

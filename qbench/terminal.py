@@ -172,12 +172,19 @@ def targets_table(targets: Sequence[Target], width: int | None = None) -> Table:
     table.add_column("clock", overflow="fold", min_width=9)
     if columns >= 100:
         table.add_column("toolkit", overflow="fold")
-    table.add_column("latency checked on", overflow="fold")
+    table.add_column("latency", overflow="fold")
     for t in targets:
         cells = [t.name, t.title, ", ".join(p.upper() for p in t.available()), _clocks(t)]
         cells += [t.toolkit(None)] if columns >= 100 else []
-        table.add_row(*(_plain(text.plain(c)) for c in [*cells, t.provenance.validated_on]))
+        table.add_row(*(_plain(text.plain(c)) for c in [*cells, _trust(t, whole=len(targets) == 1)]))
     return table
+
+
+def _trust(target: Target, whole: bool) -> str:
+    """The interval as factors, and what the prediction was checked on: all of it, or the first clause where many are listed."""
+    checked = target.provenance.validated_on
+    clause = checked if whole else checked.partition(";")[0].partition(". ")[0].partition(", largest")[0]
+    return f"x {target.latency_factor_low:.2g} to {target.latency_factor_high:.2g}: {clause}"
 
 
 def _clocks(target: Target) -> str:

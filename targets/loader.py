@@ -15,7 +15,16 @@ from qbench.cost.parameters import read_parameters
 from qbench.errors import TargetError, UnknownName
 from qbench.fixed import CALIBRATED, STYLES
 from qbench.network import Precision
-from qbench.target import OperatingPoint, PrecisionSupport, Provenance, QuantScheme, Target
+from qbench.target import (
+    Fact,
+    Layout,
+    OperatingPoint,
+    OperatorSupport,
+    PrecisionSupport,
+    Provenance,
+    QuantScheme,
+    Target,
+)
 
 FOLDER = Path(__file__).parent
 
@@ -127,7 +136,7 @@ class _Table:
 def _target(t: _Table, name: str) -> Target:
     t.only("name", "title", "aliases", "toolkits", "cost_model", "latency_factor_low", "latency_factor_high", "power_is_relative",
            "provenance", "operating_points", "operating_points_source", "precisions", "cpu_ops", "cpu_ops_source", "cost", "fixed_outputs",
-           "fixed_outputs_source")
+           "fixed_outputs_source", "layout", "operators", "facts", "refused")
     if t.text("name") != name:
         raise t.refuse("name", f"{name!r}, the name of the file")
     toolkits = t.texts("toolkits")
@@ -152,12 +161,52 @@ def _target(t: _Table, name: str) -> Target:
         cost=cost, latency_factor_low=t.number("latency_factor_low", 0.01, 1.0, "; it multiplies the prediction"),
         latency_factor_high=t.number("latency_factor_high", 1.0, 100.0, "; it multiplies the prediction"),
         power_is_relative=t.flag("power_is_relative"), provenance=_provenance(t.table("provenance")), sources=sources, cpu_ops=cpu_ops,
-        fixed_outputs=fixed_outputs)
+        fixed_outputs=fixed_outputs,
+        layout=_layout(t.table("layout")) if "layout" in t.body else Layout(),
+        operators=_operators(t.table("operators")) if "operators" in t.body else None,
+        facts=_facts(t.table("facts")) if "facts" in t.body else {}, refused=_refused(t) if "refused" in t.body else {})
 
 
 def _provenance(t: _Table) -> Provenance:
     t.only("fitted_on", "validated_on", "interval")
     return Provenance(t.text("fitted_on"), t.text("validated_on"), t.text("interval"))
+
+
+def _layout(t: _Table) -> Layout:
+    t.only("native", "channel_align_bytes", "base_align_bytes", "width_align_elements")
+    entries = {key: t.table(key) for key in t.body}
+    for entry in entries.values():
+        entry.only("value", "source")
+    whole = {key: int(e.number("value", 1, 1 << 24)) for key, e in entries.items() if key != "native"}
+    native = entries["native"].text("value") if "native" in entries else None
+    return Layout(native, sources={key: e.text("source") for key, e in entries.items()}, **whole)
+
+
+def _operators(t: _Table) -> OperatorSupport:
+    t.only("accelerated", "refused", "fallback", "source")
+    return OperatorSupport(t.texts("accelerated"), t.texts("refused", ()), t.text("fallback", ""), t.text("source"))
+
+
+def _refused(t: _Table) -> dict[str, str]:
+    """Reason and source for each precision that the chip lacks, entries { reason = "...", source = "..." }."""
+    table, found = t.table("refused"), {}
+    table.only(*Precision)
+    for key in table.body:
+        entry = table.table(key)
+        entry.only("reason", "source")
+        found[key] = f"{entry.text('reason')}; source: {entry.text('source')}"
+    return found
+
+
+def _facts(t: _Table) -> dict[str, Fact]:
+    """Entries { value = number or text, source = "..." }."""
+    found = {}
+    for key in t.body:
+        entry = t.table(key)
+        entry.only("value", "source")
+        written = isinstance(entry.body.get("value"), str)
+        found[key] = Fact(entry.text("value") if written else entry.number("value", 0.0, 1e15), entry.text("source"))
+    return found
 
 
 def _points(t: _Table) -> tuple[OperatingPoint, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from qbench.cost.host import HostModel
 from qbench.cost.kernel import CostModel
+from qbench.cost.mcu import McuModel
 from qbench.cost.npu import NpuModel
-from qbench.cost.parameters import HostParameters, read_parameters
+from qbench.cost.parameters import HostParameters, McuParameters, read_parameters
 from qbench.target import Target
 
 
@@ -16,4 +17,7 @@ def cost_model(target: Target, toolkit: str | None = None) -> CostModel:
     top = target.operating_points[-1]
     if isinstance(parameters, HostParameters):
         return HostModel(parameters, rates, top)
-    return NpuModel(parameters, rates, frozenset(target.cpu_ops), top)
+    if isinstance(parameters, McuParameters):
+        return McuModel(parameters, rates, top)
+    bits = {p.precision: p.scheme.weight.bits for p in target.precisions if p.scheme is not None}
+    return NpuModel(parameters, rates, frozenset(target.cpu_ops), top, bits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 
 from qbench.errors import TargetError
 
@@ -64,17 +64,9 @@ class NpuParameters(EnergyParameters):
     input_group_channels: float
     pixel_group: float
     depthwise_group_channels: float
-    output_elements_per_cycle: float
     atom_bytes: float
-    raw_input_channels: float
-    buffer_banks: float
-    bank_bytes: float
-    bank_entries: float
-    entry_atoms: float
-    input_share: float
     compute_efficiency: float
     dram_bytes_per_s: float
-    port_bytes_per_cycle: float
     overlap_exponent: float
     lut_cycles_per_element: float
     layout_bytes_per_s: float
@@ -82,6 +74,65 @@ class NpuParameters(EnergyParameters):
     model_overhead_s: float
     cpu_bytes_per_s: float
     cpu_sync_s: float
+    charge_edges: float
+    output_elements_per_cycle: float = 0.0
+    raw_input_channels: float = 0.0
+    buffer_banks: float = 0.0
+    bank_bytes: float = 0.0
+    bank_entries: float = 0.0
+    entry_atoms: float = 0.0
+    input_share: float = 0.0
+    port_bytes_per_cycle: float = 0.0
+    onchip_bytes: float = 0.0
+    pixel_tile_h: float = 1.0
+    pixel_tile_w: float = 1.0
+    output_group_channels: float = 32.0
+    group_bytes: float = 0.0
+    pack_groups: float = 0.0
+    depthwise_macs_per_cycle_int8: float = 0.0
+    depthwise_macs_per_cycle_int16: float = 0.0
+    depthwise_macs_per_cycle_fp16: float = 0.0
+    depthwise_macs_per_cycle_fp32: float = 0.0
+    map_elements_per_cycle_int8: float = 0.0
+    map_elements_per_cycle_int16: float = 0.0
+    map_elements_per_cycle_fp16: float = 0.0
+    map_elements_per_cycle_fp32: float = 0.0
+    lut_elements_per_cycle_int8: float = 0.0
+    lut_elements_per_cycle_int16: float = 0.0
+    lut_elements_per_cycle_fp16: float = 0.0
+    lut_elements_per_cycle_fp32: float = 0.0
+    reduce_elements_per_cycle: float = 0.0
+    spill_factor_8bit: float = 2.0
+    spill_factor_16bit: float = 2.0
+    edge_bytes_per_s: float = 0.0
+    edge_channels: float = 32.0
+    fused_chains: float = 0.0
+    activation_port_bytes_per_cycle: float = 0.0
+    kernel_overhead_8bit_share: float = 1.0
+    vector_overhead_s: float = 0.0
+    elementwise_launch_share: float = 1.0
+    load_bytes_per_s: float = 0.0
+    compile_s: float = 0.0
+    cores: float = 1.0
+    core_efficiency: float = 1.0
+    core_barrier_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class McuParameters(EnergyParameters):
+    """A microcontroller: one core that runs every kernel from its own memory.
+
+    cycles_per_mac_dense, cycles_per_mac_depthwise
+    cycles_per_output         per output element: requantisation, stores, activation
+    kernel_overhead_cycles, model_overhead_s
+    charge_edges              as for the others
+    """
+
+    cycles_per_mac_dense: float
+    cycles_per_mac_depthwise: float
+    cycles_per_output: float
+    kernel_overhead_cycles: float
+    model_overhead_s: float
     charge_edges: float
 
 
@@ -103,30 +154,40 @@ class HostParameters(EnergyParameters):
     charge_edges: float
 
 
-KINDS: Mapping[str, type[NpuParameters | HostParameters]] = {"npu": NpuParameters, "host": HostParameters}
+Parameters = NpuParameters | HostParameters | McuParameters
+KINDS: Mapping[str, type[Parameters]] = {"npu": NpuParameters, "host": HostParameters, "mcu": McuParameters}
 
 # Zero switches these off; everything else has to be above zero.
 _MAY_BE_ZERO = frozenset({"kernel_overhead_s", "model_overhead_s", "cpu_sync_s", "lut_cycles_per_element", "raw_input_channels",
-                          "static_share", "charge_edges", "padding_activity"})
+                          "static_share", "charge_edges", "padding_activity", "kernel_overhead_cycles", "cycles_per_output",
+                          *(f.name for f in fields(NpuParameters) if f.default == 0.0)})
+# Without `onchip_bytes` the chip is one with a banked buffer, and these have to be given.
+BANKED = ("output_elements_per_cycle", "buffer_banks", "bank_bytes", "bank_entries", "entry_atoms", "input_share", "port_bytes_per_cycle")
 _AT_MOST = {"compute_efficiency": 1.0, "compute_efficiency_dense": 1.0, "compute_efficiency_depthwise": 1.0, "input_share": 1.0,
-            "static_share": 0.9, "charge_edges": 1.0, "padding_activity": 1.0, "reference_volts": 1.5}
-_AT_LEAST = {"overlap_exponent": 1.0, "reference_volts": 0.4}
+            "static_share": 0.9, "charge_edges": 1.0, "padding_activity": 1.0, "reference_volts": 1.5, "core_efficiency": 1.0,
+            "pack_groups": 1.0, "fused_chains": 1.0}
+_AT_LEAST = {"overlap_exponent": 1.0, "reference_volts": 0.4, "cores": 1.0}
 
 
-def read_parameters(where: str, kind: str, cost: Mapping[str, float]) -> NpuParameters | HostParameters:
+def read_parameters(where: str, kind: str, cost: Mapping[str, float]) -> Parameters:
     """The constants of the latency model `kind`. Raises TargetError naming `where`, the key, the value and what is expected."""
     if kind not in KINDS:
         raise TargetError(f"{where}: cost_model is {kind!r}; expected one of {', '.join(sorted(KINDS))}")
     record = KINDS[kind]
-    known = [f.name for f in fields(record)]
+    known = {f.name: f.default for f in fields(record)}
     for key in cost:
         if key not in known:
             raise TargetError(f"{where}: cost.{key} is not a constant of the {kind!r} model; it knows {', '.join(known)}")
-    for key in known:
-        if key not in cost:
+    for key, default in known.items():
+        if key in cost:
+            _check(where, key, cost[key])
+        elif default is MISSING:
             raise TargetError(f"{where}: cost.{key} is missing; the {kind!r} model needs it")
-        _check(where, key, cost[key])
-    return record(**{key: float(cost[key]) for key in known})
+    if kind == "npu" and not cost.get("onchip_bytes"):
+        for key in BANKED:
+            if not cost.get(key):
+                raise TargetError(f"{where}: cost.{key} is missing or 0; the 'npu' model needs it, or else onchip_bytes")
+    return record(**{key: float(value) for key, value in cost.items()})
 
 
 def _check(where: str, key: str, value: float) -> None:

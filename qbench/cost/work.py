@@ -31,6 +31,8 @@ class Work:
     layout_bytes   bytes that have to be re-packed
     launches       of the hardware
     macs, padded_macs
+    depthwise_macs, mapped_elements, reduced_elements, edge_bytes, onchip_bytes, spilled_bytes, vector_launches   see `qbench.cost.tile`, which fills them;
+                   dram_bytes holds the traffic of the spilled ones already
     """
 
     cycles: float = 0.0
@@ -40,6 +42,13 @@ class Work:
     launches: float = 1.0
     macs: float = 0.0
     padded_macs: float = 0.0
+    depthwise_macs: float = 0.0
+    mapped_elements: float = 0.0
+    reduced_elements: float = 0.0
+    edge_bytes: float = 0.0
+    onchip_bytes: float = 0.0
+    spilled_bytes: float = 0.0
+    vector_launches: float = 0.0
 
 
 def up(x: float, step: float) -> float:

@@ -102,7 +102,7 @@ def a_target() -> Target:
 @pytest.mark.parametrize("width", [80, 120])
 def test_targets_table(width: int) -> None:
     said = shown(terminal.targets_table([a_target()], width), width)
-    for expected in ("toy-npu", "INT8", "FP16", "200MHz", "2 networks"):
+    for expected in ("toy-npu", "INT8", "FP16", "200MHz", "x 0.9 to 1.2", "networks"):
         assert expected in said
     assert ("2.0" in said) == (width >= 100)
     assert "n/a" in shown(terminal.targets_table([replace(a_target(), operating_points=())], width), width)

@@ -46,7 +46,7 @@ def test_an_unchanged_copy_loads_as_the_shipped_target(tmp_path: Path) -> None:
     ("signed = false, ", "", r"precisions\[0\]\.scheme\.activation\.signed is missing; expected true or false"),
     ('toolkits = ["2.3.2", "2.5.0"]', "toolkits = []", r"toolkits is \[\]; expected at least one version"),
     ('name = "rk3588"', 'name = "rk3576"', r"name is 'rk3576'; expected 'rk3588', the name of the file"),
-    ('cost_model = "npu"', 'cost_model = "gpu"', r"cost_model is 'gpu'; expected one of host, npu"),
+    ('cost_model = "npu"', 'cost_model = "gpu"', r"cost_model is 'gpu'; expected one of host, mcu, npu"),
     ("power_is_relative = true", "power_is_relative = 1", r"power_is_relative is 1; expected true or false"),
     ("atom_bytes = { value = 16,", "atom_bytes = { value = 0,", r"cost\.atom_bytes is 0\.0; expected a finite number, above 0"),
     ("atom_bytes = { value = 16,", "atom_bytes = { valu = 16,", r"cost\.atom_bytes\.valu is 16; this key is unknown here"),
