@@ -244,7 +244,8 @@ class _Work:
         listed = [c for names in (before, guard, after) for c in state.done if c.partition(":")[0] in names]
         plans = Plans(network, state.statistics, recipe.schemes, recipe.target.name, recipe.toolkit, recipe.fixed_outputs if state.fixed else "",
                       overrides=self._overrides(state, asked), corrections=tuple(listed), tensors=state.tensors)
-        notes = {u: state.masks.floats.get(u) or reasons.get(u, "") for u in options if precision[u] is not asked[u]}
+        notes = {u: state.masks.floats.get(u) or reasons.get(u, "") for u in options
+                 if precision[u] is not asked[u] or (precision[u] is Precision.FP16 and "FP16" in reasons.get(u, ""))}
         made = replace(plans, choices=self._choices(state, plans, precision))(precision, recipe.calibrator, recipe.granularity, recipe.op_point)
         return replace(made, notes={**{u: why for u, why in notes.items() if why}, **made.notes})
 
