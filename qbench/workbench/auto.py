@@ -43,6 +43,8 @@ MOST_SAMPLES, FEWEST_SAMPLES = 32, 16
 WORK = 8e10
 """Multiply-accumulates of one pass over the samples: large networks get fewer of them."""
 MOST_DB = 200.0
+LEAST_NATS = 1e-6
+"""A divergence below this changes no decision. Where probabilities are floored (`qbench.metrics.fidelity`) it may even come out negative."""
 Decibels = NDArray[np.float64]
 PlanMaker = Callable[[Mapping[str, Precision], str, Granularity, str], Plan]
 """(unit -> precision, calibrator, granularity, operating point) -> plan; `qbench.workbench.Plans` is one."""
@@ -73,7 +75,7 @@ class Judge:
         """dB [samples]: SQNR, mean over the outputs; for classifiers -10 log10(KL), which moves by as many dB as the noise does."""
         if self.class_axis is not None:
             lost = divergence(reference[names[0]], made[names[0]], self.class_axis)
-            return _db(lost, np.ones_like(lost))
+            return _db(np.maximum(lost, LEAST_NATS), np.ones_like(lost))
         sums = [energies(reference[t], made[t]) for t in names]
         return np.asarray(np.mean([_db(s[:, 3], s[:, 0]) for s in sums], axis=0))
 

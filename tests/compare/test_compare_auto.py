@@ -114,7 +114,7 @@ def test_for_classifiers_the_divergence_decides() -> None:
     def score(plan: Plan) -> float:
         integers = Session(qdq.to_bytes(qdq.write(made.prepared, plan).model), 1)
         pairs = [(log_softmax(floats.run(s)["y"]), log_softmax(integers.run(s)["y"])) for s in singles(feeds)]
-        return float(np.mean([-10 * np.log10((np.exp(r) * (r - q)).sum()) for r, q in pairs]))
+        return float(np.mean([-10 * np.log10(max((np.exp(r) * (r - q)).sum(), 1e-6)) for r, q in pairs]))
 
     alone = {s: score(made.plans(made.precision, s, Granularity.PER_CHANNEL, "")) for s in CANDIDATES}
     assert {s: choice.scores[s] for s in CANDIDATES} == pytest.approx(alone, abs=1e-3)
@@ -217,3 +217,15 @@ def test_what_cannot_be_chosen_is_refused() -> None:
     floats = {u: next(p for p in type(v) if p.is_float) for u, v in made.precision.items()}
     with pytest.raises(InputError, match="no range to choose"):
         choose(made.prepared, made.plans, singles(feeds), floats, Granularity.PER_CHANNEL, ("minmax", "mse"))
+
+
+def test_a_sure_classifier_is_not_punished_for_being_surer() -> None:
+    """Floored probabilities can make the divergence a hair negative: that is as good as equal, not as bad as NaN."""
+    sure = np.full((3, 10), 1e-9)
+    sure[:, 2] = 1.0
+    surer = np.zeros((3, 10))
+    surer[:, 2] = 1.001
+    wrong = np.roll(sure, 1, axis=1)
+    judge = Judge(class_axis=1)
+    same, better, worse = (judge.score(["p"], {"p": sure}, {"p": made}) for made in (sure, surer, wrong))
+    assert np.all(better == same) and np.all(same > 50) and np.all(worse < 0)
