@@ -181,7 +181,7 @@ def test_a_computed_bias_cannot_be_added_to() -> None:
 def test_constants_that_no_scale_covers_are_refused_by_name(name: str, what: str, value: float) -> None:
     """A model cannot hold them in an integer unit; new constants of a plan are checked as well."""
     weights = {"w": np.ones((3, 3, 1, 1), np.float32), "b": np.ones(3, np.float32), "k": np.ones((1, 3, 1, 1), np.float32)}
-    nodes = [node("Conv", ["x", "w", "b"], ["t"], "conv"), node("Mul", ["t", "k"], ["y"], "mul")]
+    nodes = [node("Conv", ["x", "w", "b"], ["t"], "conv"), node("Relu", ["t"], ["r"], "relu"), node("Mul", ["r", "k"], ["y"], "mul")]
     feeds = {"x": np.ones((1, 3, 2, 2), np.float32)}
     bad = weights[name].copy()
     bad.flat[1] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,11 @@ def plans(draw: st.DrawFn) -> Plan:
         arrays["bias:up"] = np.array(draw(st.lists(floats, min_size=4, max_size=4)), np.float32)
     if draw(st.booleans()):
         arrays["round:w0"] = np.random.default_rng(draw(st.integers(0, 9))).integers(-1, 2, (4, 3, 3, 3)).astype(np.int8)
-    return make_plan(PREPARED.network, precision, ranges, {"int8": draw(quant_schemes(4, 8)), "int16": draw(quant_schemes(10, 16))}, calibrator="minmax",
+    made = make_plan(PREPARED.network, precision, ranges, {"int8": draw(quant_schemes(4, 8)), "int16": draw(quant_schemes(10, 16))}, calibrator="minmax",
                      granularity=draw(st.sampled_from(Granularity)), corrections=draw(st.sampled_from([(), (BIAS_GUARD,), ("mask", BIAS_GUARD)])),
                      tensors={k: Packed.of(v) for k, v in arrays.items()}, notes={"conv": "a remark"})
+    masked = "mask" in made.corrections and "constant:w1" in arrays          # a step that gave the network new constants is part of its key
+    return replace(made, model_key=made.model_key + "+mask") if masked else made
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

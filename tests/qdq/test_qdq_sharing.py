@@ -68,7 +68,7 @@ def test_a_guarded_layer_does_not_widen_the_scale_of_its_twin() -> None:
 
 
 def test_one_tensor_as_bias_and_as_operand() -> None:
-    nodes = [node("Conv", ["x", "w", "b"], ["c"], "conv"), node("Transpose", ["c"], ["t"], "turn", perm=[0, 2, 3, 1]), node("Add", ["t", "b"], ["y"], "add")]
+    nodes = [node("Conv", ["x", "w", "b"], ["c"], "conv"), node("Relu", ["c"], ["r"], "relu"), node("Transpose", ["r"], ["t"], "turn", perm=[0, 2, 3, 1]), node("Add", ["t", "b"], ["y"], "add")]
     found = written(model(nodes, {"x": [1, 4, 8, 8]}, {"y": None}, {"w": W, "b": B}), X)
     assert len(stored(found, 1, "int32")) == 1 and len(stored(found, 1, "uint8")) == 1 and "b" not in found.model.graph.initializers
 
@@ -94,5 +94,5 @@ def test_one_weight_at_two_precisions_and_in_float() -> None:
 def test_a_weight_that_is_a_graph_output_of_nobody_else_stays_one() -> None:
     """The same constant in two Adds of equal precision is stored once."""
     k = RNG.normal(size=(1, 4, 1, 1)).astype(np.float32)
-    nodes = [node("Conv", ["x", "w"], ["a"], "conv"), node("Add", ["a", "k"], ["b"], "one"), node("Mul", ["b", "k"], ["y"], "two")]
+    nodes = [node("Conv", ["x", "w"], ["a"], "conv"), node("Relu", ["a"], ["r"], "relu"), node("Add", ["r", "k"], ["b"], "one"), node("Mul", ["b", "k"], ["y"], "two")]
     assert len(stored(written(model(nodes, {"x": [1, 4, 8, 8]}, {"y": None}, {"w": W, "k": k}), X), 4, "uint8")) == 1
