@@ -21,7 +21,7 @@ from qbench.affine import Range
 from qbench.errors import InputError, UnknownName
 from qbench.protocols import Calibrator, Seen
 
-__all__ = ["GROUP", "Calibrator", "Specs", "describe", "make", "names", "ranges", "spec"]
+__all__ = ["GROUP", "Calibrator", "Specs", "describe", "is_auto", "make", "names", "ranges", "spec"]
 
 GROUP = "qbench.calibrators"
 
@@ -92,6 +92,11 @@ def spec(calibrator: Calibrator) -> str:
     fields = sorted(dataclasses.fields(calibrator), key=lambda f: isinstance(f.default, Specs))  # type: ignore[arg-type]
     changed = [f"{f.name}={getattr(calibrator, f.name)}" for f in fields if getattr(calibrator, f.name) != f.default]
     return ":".join(filter(None, (name, ",".join(changed))))
+
+
+def is_auto(text: str) -> bool:
+    """True for a spec of `auto`, which needs samples and the network to decide: see `qbench.workbench.auto`."""
+    return text.strip().partition(":")[0] == "auto"
 
 
 def describe(name: str) -> tuple[str, dict[str, Any]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,15 +62,21 @@ class OnnxEvaluator:
         self._rows = np.empty((0, 1))
         self._seconds = 0.0
         self.warnings: list[str] = []
+        self._lifted: frozenset[str] = frozenset()
         self._run_float(policy, progress)
 
     def _run_float(self, policy: str, progress: Progress) -> None:
         start, rows, done, kept = time.perf_counter(), [], 0, 0
         odd = 0
         with loaded(self.prepared.model, self.threads, False) as session:
+            for batch in self.dataset.batches(1):
+                self._lifted = frozenset(k for k, v in session.run(batch.feeds).items() if v.shape[:1] != (1,))
+                break
+            if self._lifted:
+                self.batch = 1
             for batch in self.dataset.batches(self.batch):
                 odd += not_finite(batch, self.dataset.name, policy)
-                outputs = session.run(batch.feeds)
+                outputs = lifted(session.run(batch.feeds), self._lifted)
                 rows.append(self.metric.statistics(outputs, batch.labels, outputs))
                 kept += sum(v.nbytes for v in outputs.values())
                 self._reference.append({k: self._keep(v, kept) for k, v in outputs.items()})
@@ -122,7 +129,7 @@ class OnnxEvaluator:
             for index, batch in enumerate(self._batches(count)):
                 feeds = dict(batch.feeds) | (cut.batches[index] if cut else {})
                 size = size_of(batch)
-                outputs = session.run(feeds)
+                outputs = lifted(session.run(feeds), self._lifted)
                 reference = {k: v[:size] for k, v in self._reference[index].items()}
                 rows.append(self.metric.statistics(outputs, batch.labels, reference))
                 first = self.network.outputs[0]
@@ -183,6 +190,11 @@ class OnnxEvaluator:
     def _count(self, start: int, stop: int, samples: int) -> None:
         work = sum(k.macs for k in self.network.kernels[start:stop]) / max(self.network.macs, 1)
         self.float_pass_equivalents += work * samples / len(self.dataset)
+
+
+def lifted(outputs: Mapping[str, Array], names: AbstractSet[str]) -> dict[str, Array]:
+    """The outputs of one sample with an axis of samples in front of those in `names`, which have none there: time first, or none at all."""
+    return {k: v[None] if k in names else v for k, v in outputs.items()}
 
 
 def not_finite(batch: Batch, name: str, policy: str) -> int:

@@ -151,3 +151,18 @@ def test_a_float_layer_between_integer_ones_keeps_its_float_weights() -> None:
 
 def weights_of(prepared: PreparedModel) -> dict[str, Array]:
     return {k: v.const_value.numpy() for k, v in prepared.model.graph.initializers.items() if v.const_value is not None}
+
+
+@pytest.mark.parametrize("perm", [[2, 0, 1, 3], [1, 2, 3, 0]])
+def test_outputs_need_not_begin_with_the_samples(perm: list[int]) -> None:
+    """A recurrent network puts out [time, samples, classes]; some put samples last. The batch axis of the input is free."""
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("Transpose", ["c"], ["y"], "turn", perm=perm)]
+    prepared = prepare(model(nodes, {"x": ["N", 3, 8, 8]}, {"y": None}, {"w": w(4, 3, 1, 1)}))
+    images = IMAGES[:5, :, :8, :8]
+    found = OnnxEvaluator(prepared, ArrayDataset({"x": images}), make("sqnr"), threads=1)
+    made = plan(prepared, observe(prepared, [{"x": images}]))
+    accuracy = found.evaluate(made)
+    session, integers = Session(net_bytes(prepared), 1), Session(qdq.to_bytes(qdq.write(prepared, made).model), 1, found.simulate)
+    was, now = (np.stack([s.run({"x": i[None]})["y"].astype(np.float64) for i in images]) for s in (session, integers))
+    assert accuracy.samples == 5
+    assert accuracy.sqnr_db == pytest.approx(10 * np.log10((was**2).sum() / ((was - now) ** 2).sum()), abs=0.01)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from qbench import calibrators, qdq
 from qbench.affine import Range
 from qbench.errors import InputError
-from qbench.evaluation import loaded
+from qbench.evaluation import lifted, loaded
 from qbench.graph import PreparedModel
 from qbench.metrics import class_axis
 from qbench.metrics.fidelity import divergence, energies
@@ -118,7 +118,7 @@ def choose(prepared: PreparedModel, plans: PlanMaker, samples: Sequence[dict[str
     Raises InputError when there is nothing to choose from.
     """
     specs = tuple(dict.fromkeys(candidates)) or candidates_of(AUTO)
-    if AUTO in {s.partition(":")[0] for s in specs}:
+    if any(map(calibrators.is_auto, specs)):
         raise InputError("auto cannot choose itself: name other calibrators")
     uniform = {s: plans(precision, s, granularity, "") for s in specs}
     first = uniform[specs[0]]
@@ -209,7 +209,9 @@ class _Trials:
         self.names = judge.names(prepared.network)
         self.samples = samples
         with loaded(prepared.model, threads, False) as session:
-            self.reference = [{t: v for t, v in session.run(s).items() if t in self.names} for s in samples]
+            made = [{t: v for t, v in session.run(s).items() if t in self.names} for s in samples]
+        self.lifted = frozenset(t for t, v in made[0].items() if v.shape[:1] != (1,))
+        self.reference = [lifted(m, self.lifted) for m in made]
         self.known: dict[tuple[Range, ...], Decibels] = {}
 
     def __call__(self, plan: Plan) -> Decibels:
@@ -217,7 +219,7 @@ class _Trials:
         key = tuple(plan.ranges.values())
         if key not in self.known:
             with loaded(qdq.write(self.prepared, plan).model, self.threads, self.simulate) as session:
-                made = [self.judge.score(self.names, r, session.run(s)) for s, r in zip(self.samples, self.reference, strict=True)]
+                made = [self.judge.score(self.names, r, lifted(session.run(s), self.lifted)) for s, r in zip(self.samples, self.reference, strict=True)]
             self.known[key] = np.concatenate(made)
         return self.known[key]
 

@@ -252,7 +252,7 @@ class _Work:
     def _choices(self, state: _State, plans: Plans, precision: Mapping[str, Precision]) -> Mapping[str, str]:
         """What "auto" chooses for each scale group by the error behind it, once for a network; nothing without samples to look at."""
         key, recipe = state.prepared.network.model_key, self.recipe
-        if self.dataset is None or recipe.calibrator.partition(":")[0] != auto.AUTO or all(p.is_float for p in precision.values()):
+        if self.dataset is None or not calibrators.is_auto(recipe.calibrator) or all(p.is_float for p in precision.values()):
             return {}
         if key not in self.choices:
             self.choices[key] = auto.choose_on(self.dataset, state.prepared, plans, precision, recipe.granularity, spec=recipe.calibrator,
@@ -272,7 +272,7 @@ class _Work:
 
     def _observe(self, prepared: PreparedModel) -> Statistics:
         assert self.dataset is not None
-        return statistics_of(finite_masks(prepared), self.dataset, policy=self.policy, progress=self.progress)
+        return statistics_of(prepared, self.dataset, policy=self.policy, progress=self.progress)
 
     def _learn_from(self, count: int) -> list[dict[str, Array]]:
         assert self.dataset is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qbench import calibrators
 from qbench.affine import Range, Scheme
+from qbench.corrections.mask import finite_masks
 from qbench.errors import PlanError
 from qbench.fixed import CALIBRATED, fixed_range
 from qbench.graph import PreparedModel
@@ -20,14 +21,14 @@ from qbench.qdq import watched_tensors
 from qbench.statistics import Statistics, collect, content_key
 from qbench.target import QuantScheme, Target
 
-AUTO = "auto"
 FIXED_OUTPUTS = "fixed-outputs"
 """The correction step under which a plan lists ranges that a convention prescribes."""
 
 
 def statistics_of(prepared: PreparedModel, dataset: Dataset, *, keep: Path | None = None, policy: str = "stop",
                   progress: Progress = silent) -> Statistics:
-    """One pass over `dataset`, or the file of an earlier equal pass in the folder `keep`."""
+    """One pass over `dataset`, or the file of an earlier equal pass in the folder `keep`; masks of infinity count as huge numbers."""
+    prepared = finite_masks(prepared)
     names = watched_tensors(prepared.network)
     key = content_key(prepared.network.model_key, [dataset.key], list(names), policy)
     path = keep / f"statistics-{key}.npz" if keep else None
@@ -105,7 +106,7 @@ class Plans:
         if key not in self._ranges:
             prescribed = {t: r for t, op in makers(self.network).items()
                           if (r := fixed_range(op, self.fixed_outputs, scheme)) is not None}
-            chosen = {g: calibrators.make(c) for g, c in self.choices.items()} if calibrator.partition(":")[0] == AUTO else {}
+            chosen = {g: calibrators.make(c) for g, c in self.choices.items()} if calibrators.is_auto(calibrator) else {}
             calibrated = ranges_of(self.network, self.statistics, calibrators.make(calibrator), scheme.levels, scheme.symmetric,
                                    choices=chosen, fixed=prescribed)
             self._ranges[key] = {g: self.overrides.get(g, r) for g, r in calibrated.items()}

@@ -23,6 +23,7 @@ from qbench.qdq import quantized_tensors, to_bytes
 from qbench.runtime import Session
 from qbench.statistics import collect
 from qbench.target import QuantScheme
+from qbench.workbench import statistics_of
 from qbench.workbench.correcting import Corrected, Recipe, corrected
 
 SCHEMES = {"int8": NPU["int8"], "int16": QuantScheme(Scheme(16, False, False), Scheme(16, True, True, True), True)}
@@ -279,3 +280,13 @@ def test_the_margin_is_an_option() -> None:
     usual = corrected(prepared, recipe(), dataset=calibration("add"), threads=1)
     assert found.plan.tensors["constant:mask"].array.min() == pytest.approx(usual.plan.tensors["constant:mask"].array.min() - 10, rel=1e-5)
     assert replace(found.plan, tensors={}, corrections=(), ranges={}) == replace(usual.plan, tensors={}, corrections=(), ranges={})
+
+
+def test_statistics_of_a_model_with_infinite_masks_can_be_collected() -> None:
+    """`qbench stats` sees finite numbers behind a mask of -inf, with the policy that stops at anything else."""
+    rng = np.random.default_rng(0)
+    mask = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+    nodes = [node("MatMul", ["x", "w"], ["l"], "mm"), node("Add", ["l", "mask"], ["s"], "add"), node("Softmax", ["s"], ["y"], "softmax", axis=-1)]
+    prepared = prepare(model(nodes, {"x": ["N", 8, 8]}, {"y": ["N", 8, 8]}, {"w": rng.normal(size=(8, 8)).astype(np.float32), "mask": mask}))
+    found = statistics_of(prepared, ArrayDataset({"x": rng.normal(size=(4, 8, 8)).astype(np.float32)}))
+    assert found.model_key == prepared.network.model_key and all(not t.non_finite for t in found.values())
