@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -68,17 +67,9 @@ def _theirs(bench: Bench, scheme: str, prepared: Path, samples: int, python: Pat
 
 def _apart(python: Path, model: Path, data: Path, samples: int, scheme: str, goal: Path) -> str:
     """ "" when AIMET wrote `goal`, else why not."""
-    goal.unlink(missing_ok=True)
     inside = Path(__file__).with_name("aimet_inside.py")
     order = [str(python), str(inside), str(model), str(data), str(samples), scheme, str(goal)]
-    try:
-        done = subprocess.run(order, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"not done after {LIMIT_S} s"
-    if done.returncode < 0:
-        return f"killed by signal {-done.returncode}"
-    last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-    return "" if done.returncode == 0 and goal.is_file() else last[:200]
+    return zoo.apart(order, goal, LIMIT_S)
 
 
 def table(found: Sequence[Row]) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -96,7 +95,6 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _apart(entry: zoo.Entry, method: str, types: Sequence[str], samples: int, goal: Path) -> str:
     """quantize_static in another process: "" when it wrote the file, else why not."""
-    goal.unlink(missing_ok=True)
     order = [
         sys.executable,
         __file__,
@@ -107,14 +105,7 @@ def _apart(entry: zoo.Entry, method: str, types: Sequence[str], samples: int, go
         str(samples),
         str(goal),
     ]
-    try:
-        done = subprocess.run(order, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"not done after {LIMIT_S} s"
-    if done.returncode < 0:
-        return f"killed by signal {-done.returncode}"
-    last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-    return "" if done.returncode == 0 and goal.is_file() else last[:200]
+    return zoo.apart(order, goal, LIMIT_S)
 
 
 # -- the comparison

@@ -30,7 +30,7 @@ from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy
 from qbench.workbench import Case, Plans, allowed_precisions, statistics_of
-from qbench.workbench.auto import AUTO, choose_on
+from qbench.workbench.auto import choose_on
 from qbench.workbench.plans import schemes_of
 
 TARGET = "rk3588"
@@ -109,7 +109,7 @@ class Bench:
 
     def _plan(self, precision: Mapping[str, Precision], calibrator: str) -> Plan:
         plans = self.plans
-        if calibrator.partition(":")[0] == AUTO:
+        if calibrators.is_auto(calibrator):
             choice = choose_on(
                 self.case.calibration,
                 self.case.prepared,

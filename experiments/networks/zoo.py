@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -94,3 +95,16 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(
         "| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in line) + " |" for line in lines
     )
+
+
+def apart(order: Sequence[str], goal: Path, limit_s: float) -> str:
+    """Runs a command in a process of its own: "" when it wrote `goal`, else why not."""
+    goal.unlink(missing_ok=True)
+    try:
+        done = subprocess.run(order, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done after {limit_s:g} s"
+    if done.returncode < 0:
+        return f"killed by signal {-done.returncode}"
+    last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+    return "" if done.returncode == 0 and goal.is_file() else last[:200]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-from qbench.cost.energy import dynamic_joules, static_watts
-from qbench.cost.kernel import KernelCost
+from qbench.cost.energy import dynamic_joules
+from qbench.cost.kernel import Constants, KernelCost
 from qbench.cost.parameters import HostParameters
 from qbench.cost.work import FREE_ACTIVATIONS, lut_elements
 from qbench.network import Kernel, Network, Precision
@@ -15,20 +14,12 @@ from qbench.target import OperatingPoint
 
 
 @dataclass(frozen=True)
-class HostModel:
+class HostModel(Constants):
     """A CostModel from constants. macs_per_cycle   of each precision, all threads together"""
 
     parameters: HostParameters
     macs_per_cycle: Mapping[Precision, float]
     top: OperatingPoint
-
-    @cached_property
-    def model_overhead_s(self) -> float:
-        return self.parameters.model_overhead_s
-
-    @cached_property
-    def charge_edges(self) -> bool:
-        return self.parameters.charge_edges > 0
 
     def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost:
         p = self.parameters
@@ -50,9 +41,3 @@ class HostModel:
 
     def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
         return -(-network.tensors[tensor].elements * precision.activation_bytes // 64) * 64
-
-    def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:
-        return kernel.weights * precision.activation_bytes + kernel.biases * 4
-
-    def static_watts(self, point: OperatingPoint) -> float:
-        return static_watts(max(self.macs_per_cycle.values()), self.top, point, self.parameters)

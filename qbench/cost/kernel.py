@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from qbench.cost.energy import static_watts
+from qbench.cost.parameters import HostParameters, McuParameters, NpuParameters
 from qbench.network import Kernel, Network, Precision
 from qbench.target import OperatingPoint
 
@@ -55,3 +58,25 @@ class CostModel(Protocol):
         ...
 
     def static_watts(self, point: OperatingPoint) -> float: ...
+
+
+class Constants:
+    """What every model that is a record of constants answers alike. The record has the fields that are declared here."""
+
+    parameters: NpuParameters | HostParameters | McuParameters
+    macs_per_cycle: Mapping[Precision, float]
+    top: OperatingPoint
+
+    @property
+    def model_overhead_s(self) -> float:
+        return self.parameters.model_overhead_s
+
+    @property
+    def charge_edges(self) -> bool:
+        return self.parameters.charge_edges > 0
+
+    def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:
+        return kernel.weights * precision.activation_bytes + kernel.biases * 4
+
+    def static_watts(self, point: OperatingPoint) -> float:
+        return static_watts(max(self.macs_per_cycle.values()), self.top, point, self.parameters)

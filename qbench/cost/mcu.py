@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-from qbench.cost.energy import dynamic_joules, static_watts
-from qbench.cost.kernel import KernelCost
+from qbench.cost.energy import dynamic_joules
+from qbench.cost.kernel import Constants, KernelCost
 from qbench.cost.parameters import McuParameters
 from qbench.cost.tile import VIEWS
 from qbench.network import Kernel, Network, Precision
@@ -18,20 +17,12 @@ from qbench.target import OperatingPoint
 
 
 @dataclass(frozen=True)
-class McuModel:
+class McuModel(Constants):
     """A CostModel from constants. macs_per_cycle   of each precision relative to INT8 stretch the cycles per MAC"""
 
     parameters: McuParameters
     macs_per_cycle: Mapping[Precision, float]
     top: OperatingPoint
-
-    @cached_property
-    def model_overhead_s(self) -> float:
-        return self.parameters.model_overhead_s
-
-    @cached_property
-    def charge_edges(self) -> bool:
-        return self.parameters.charge_edges > 0
 
     def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost:
         p = self.parameters
@@ -55,9 +46,3 @@ class McuModel:
 
     def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
         return -(-network.tensors[tensor].elements * precision.activation_bytes // 16) * 16
-
-    def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:
-        return kernel.weights * precision.activation_bytes + kernel.biases * 4
-
-    def static_watts(self, point: OperatingPoint) -> float:
-        return static_watts(max(self.macs_per_cycle.values()), self.top, point, self.parameters)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
-from qbench.cost.energy import dynamic_joules, static_watts
-from qbench.cost.kernel import KernelCost
+from qbench.cost.energy import dynamic_joules
+from qbench.cost.kernel import Constants, KernelCost
 from qbench.cost.parameters import NpuParameters
 from qbench.cost.tile import channel_groups, tile_work
 from qbench.cost.work import Work, kernel_work, runs_at, stored_bytes, stored_weight_bytes, up
@@ -73,7 +72,7 @@ def seconds(w: Work, clock_hz: float, p: NpuParameters, precision: Precision = P
 
 
 @dataclass(frozen=True)
-class NpuModel:
+class NpuModel(Constants):
     """A CostModel from constants.
 
     macs_per_cycle  of each precision the chip has, one core
@@ -87,14 +86,6 @@ class NpuModel:
     cpu_ops: frozenset[str]
     top: OperatingPoint
     weight_bits: Mapping[Precision, int] = field(default_factory=dict)
-
-    @cached_property
-    def model_overhead_s(self) -> float:
-        return self.parameters.model_overhead_s
-
-    @cached_property
-    def charge_edges(self) -> bool:
-        return self.parameters.charge_edges > 0
 
     def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost:
         p = self.parameters
@@ -160,6 +151,3 @@ class NpuModel:
         if self.parameters.onchip_bytes:
             return int(up(kernel.weights * self.weight_bits.get(precision, 8 * precision.activation_bytes) / 8 + kernel.biases * 4, 64))
         return int(up(stored_weight_bytes(kernel, precision, self.parameters), 64)) if kernel.weights else 0
-
-    def static_watts(self, point: OperatingPoint) -> float:
-        return static_watts(max(self.macs_per_cycle.values()), self.top, point, self.parameters)

@@ -17,7 +17,7 @@ from qbench.report import analysis_text as words
 from qbench.report import text
 from qbench.report.coverage_text import coverage_line, reasons
 from qbench.report.coverage_text import name as operator
-from qbench.report.page import _breakable, _for_script, _plotly_js, _precision
+from qbench.report.page import breakable, for_script, plotly_js, precision_mark
 
 if TYPE_CHECKING:
     from qbench.analysis.records import Analysis, Check, Finding, StoredTensor, TensorError
@@ -42,21 +42,21 @@ def write_analysis(analysis: Analysis, findings: Sequence[Finding], path: Path) 
 
 def context(analysis: Analysis, findings: Sequence[Finding]) -> dict[str, Any]:
     """What the template is given: texts, and the numbers of the plots as one JSON value."""
-    library, licence = _plotly_js()
+    library, licence = plotly_js()
     rows = words.rows(analysis)
     return {
         "version": qbench.__version__, "title": text.plain(analysis.model), "headline": words.headline(analysis), "outputs": words.outputs(analysis),
         "nothing": words.nothing(analysis, findings), "warnings": [text.plain(w) for w in analysis.warnings],
         "findings": [_finding(f) for f in findings], "top": _TOP,
-        "rows": [{"row": r, "name": _breakable(r.kernel), "tensor": _breakable(r.tensor), "precision": _precision(r.precision)} for r in rows],
-        "legend": list({p["css"]: p for p in (_precision(k.precision) for k in analysis.kernels)}.values()),
+        "rows": [{"row": r, "name": breakable(r.kernel), "tensor": breakable(r.tensor), "precision": precision_mark(r.precision)} for r in rows],
+        "legend": list({p["css"]: p for p in (precision_mark(k.precision) for k in analysis.kernels)}.values()),
         "options": [(i, f"{i + 1}. {text.plain(k.name)}") for i, k in enumerate(analysis.kernels) if k.tensors],
         "stored": [(i, text.plain(s.tensor)) for i, s in enumerate(analysis.stored)],
         "parts": [p for k in analysis.kernels for t in k.tensors for p in _parts(t)],
         "mixed": [_mixed(g) for g in analysis.mixed], "weights": [_weight(w) for w in analysis.weights],
         "checks": [_check(c) for c in sorted(analysis.checks, key=lambda c: -c.gain_db)], "coverage": _coverage(analysis.coverage),
         "notes": [(text.plain(k), text.plain(v)) for k, v in analysis.notes.items()],
-        "facts": _facts(analysis), "data": _for_script(json.dumps(plot_data(analysis), separators=(",", ":"), ensure_ascii=False, allow_nan=False)),
+        "facts": _facts(analysis), "data": for_script(json.dumps(plot_data(analysis), separators=(",", ":"), ensure_ascii=False, allow_nan=False)),
         "library": library, "library_licence": licence,
     }
 
@@ -67,26 +67,26 @@ def _finding(finding: Finding) -> dict[str, str]:
 
 
 def _parts(error: TensorError) -> list[dict[str, Any]]:
-    return [{"tensor": _breakable(error.tensor), "part": _breakable(p.name), "channels": f"{p.channels[0]} to {p.channels[1] - 1}",
+    return [{"tensor": breakable(error.tensor), "part": breakable(p.name), "channels": f"{p.channels[0]} to {p.channels[1] - 1}",
              "magnitude": f"{p.magnitude:.4g}", "isolated": words.db(p.isolated.sqnr_db), "accumulated": words.db(p.accumulated.sqnr_db),
              "dead": f"{p.dead} of {p.channels[1] - p.channels[0]}" if p.dead else "", "zeroed": words.share(p.accumulated.zeroed)}
             for p in error.parts]
 
 
 def _mixed(group: Any) -> dict[str, Any]:
-    return {"group": _breakable(group.group), "kernel": _breakable(group.kernel), "ratio": f"{group.ratio:.3g}", "blocked": text.plain(group.blocked),
-            "sources": [{"tensor": _breakable(s.tensor), "span": words.span(s.low, s.high), "codes": f"{s.codes:.3g}"} for s in group.sources]}
+    return {"group": breakable(group.group), "kernel": breakable(group.kernel), "ratio": f"{group.ratio:.3g}", "blocked": text.plain(group.blocked),
+            "sources": [{"tensor": breakable(s.tensor), "span": words.span(s.low, s.high), "codes": f"{s.codes:.3g}"} for s in group.sources]}
 
 
 def _weight(w: Any) -> dict[str, Any]:
-    return {"kernel": _breakable(w.kernel), "weight": _breakable(w.weight), "channels": w.channels, "largest": f"{w.largest:.3g}", "widest": w.widest,
+    return {"kernel": breakable(w.kernel), "weight": breakable(w.weight), "channels": w.channels, "largest": f"{w.largest:.3g}", "widest": w.widest,
             "median": f"{w.median:.3g}", "ratio": f"{w.ratio:.3g}", "scales": "per channel" if w.per_channel else "one", "codes": f"{w.codes:.3g}"}
 
 
 def _check(check: Check) -> dict[str, Any]:
     name, before, after = check.part if check.kind != "without" else min(check.parts, key=lambda p: p[2])
     gain = "" if check.kind == "without" else f"{check.gain_db:+.1f}" if after < words.EXACT_DB else "exact"
-    return {"kind": check.kind, "subject": _breakable(check.subject), "change": text.plain(check.change), "part": _breakable(name),
+    return {"kind": check.kind, "subject": breakable(check.subject), "change": text.plain(check.change), "part": breakable(name),
             "before": words.db(before), "after": words.db(after), "gain": gain,
             "others": "; ".join(text.plain(f"{n} {words.db(b)} to {words.db(a)}") for n, b, a in check.parts if n != name)}
 
@@ -99,7 +99,7 @@ def _coverage(found: Coverage) -> dict[str, Any]:
 
     return {"line": text.plain(coverage_line(found)),
             "reasons": [(text.plain(why), some(names), len(names)) for why, names in reasons(found).items()],
-            "rows": [{"name": _breakable(operator(r)), "op": text.plain(r.op), "precision": _precision(r.precision),
+            "rows": [{"name": breakable(operator(r)), "op": text.plain(r.op), "precision": precision_mark(r.precision),
                       "macs": f"{r.macs:,}" if r.macs else "", "reason": text.plain(r.reason)} for r in found.rows]}
 
 

@@ -17,7 +17,7 @@ from qbench.files import write_text
 from qbench.report import compare_cells as cells
 from qbench.report import compare_text as words
 from qbench.report import text
-from qbench.report.page import _breakable, _for_script, _plotly_js
+from qbench.report.page import breakable, for_script, plotly_js
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -47,7 +47,7 @@ def write_comparison(result: Comparison, path: Path) -> None:
 
 def context(result: Comparison) -> dict[str, Any]:
     """What the template is given: texts, and lengths of bars in percent."""
-    library, licence = _plotly_js()
+    library, licence = plotly_js()
     rows = cells.ladder_rows(result)
     scale, p = words.scale_of(result), result.provenance
     return {
@@ -56,9 +56,9 @@ def context(result: Comparison) -> dict[str, Any]:
         "points": scale.points or "metric", "float": scale.number(result.reference.accuracy.value), "sample": result.sample,
         "scales": [s for s in SCALES if any(s in r.values for r in rows)],
         "steps": list(dict.fromkeys(s.label for r in rows for s in r.steps)), "ladders": rows, "several": len({r.precision for r in rows}) > 1,
-        "figure": _for_script(scale_figure(result).to_json()), "library": library, "library_licence": licence,
+        "figure": for_script(scale_figure(result).to_json()), "library": library, "library_licence": licence,
         "gaps": [_gap(g, result) for g in result.gaps], "unmeasured": [(text.plain(k), text.plain(v)) for k, v in result.unmeasured.items()],
-        "rows": [{"cells": c, "worst": _breakable(c.worst)} for c in cells.table_rows(result)], "notes": _notes(result.rows), "top": _TOP,
+        "rows": [{"cells": c, "worst": breakable(c.worst)} for c in cells.table_rows(result)], "notes": _notes(result.rows), "top": _TOP,
         "priced": not words.same_latency(result),
         "latency": words.latency_note(result), "basis": words.basis(result), "warnings": [text.plain(w) for w in result.warnings],
         "command": text.plain(p.get("command", "")), "wall": text.duration(result.wall_s),
@@ -98,13 +98,13 @@ def _gap(gap: Gap, result: Comparison) -> dict[str, Any]:
 
 
 def _tensor(t: TensorRange, bits: int) -> dict[str, Any]:
-    return {"name": _breakable(t.name), "range": f"{t.low:.4g} to {t.high:.4g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
+    return {"name": breakable(t.name), "range": f"{t.low:.4g} to {t.high:.4g}", "lost": f"{t.bits_lost:.1f}", "codes": f"{t.codes:.3g}",
             "width": _percent(t.bits_lost, bits), "coarse": words.db(t.coarse_db), "fine": words.db(t.fine_db),
             "readers": text.plain(", ".join(t.readers)), "macs": f"{100 * t.macs_share:.2g} %"}
 
 
 def _layer(w: WeightSpread, most: float) -> dict[str, Any]:
-    return {"name": _breakable(w.kernel), "channels": w.channels, "spread": words.ratio(w.spread), "lost": f"{w.bits_lost:.1f}",
+    return {"name": breakable(w.kernel), "channels": w.channels, "spread": words.ratio(w.spread), "lost": f"{w.bits_lost:.1f}",
             "coarse": words.db(w.coarse_db), "fine": words.db(w.fine_db), "width": _percent(w.fine_db - w.coarse_db, most),
             "macs": f"{100 * w.macs_share:.2g} %"}
 

@@ -45,14 +45,14 @@ def write_report(result: SearchResult, kernels: Sequence[Mapping[str, Any]], pat
 
 def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_strip: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the template is given: texts, and lengths of bars in percent."""
-    library, licence = _plotly_js()
+    library, licence = plotly_js()
     figure = front_figure(result)
     return {
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
         "effort": _effort(result), "verified": text.verified(result), "power_note": text.power_note(result), "tiles": _tiles(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
-        "figure": _for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,
+        "figure": for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,
         "front": [_candidate(c, result) for c in _front_rows(result)],
         "strip": _strip(plan_strip, result), "bounds": _bounds(kernels), "kernels": _kernels(kernels),
         "sensitivity": _sensitivity(result), "top": _TOP,
@@ -62,7 +62,7 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
 
 
 @lru_cache(maxsize=1)
-def _plotly_js() -> tuple[str, str]:
+def plotly_js() -> tuple[str, str]:
     """plotly.js as base64 of gzip (the same bytes every time), and the licence notice at its head."""
     from plotly.offline import get_plotlyjs
 
@@ -73,7 +73,7 @@ def _plotly_js() -> tuple[str, str]:
     return base64.b64encode(packed).decode(), ". ".join(line for line in lines if line)
 
 
-def _for_script(data: str) -> str:
+def for_script(data: str) -> str:
     """JSON that may stand inside a script element whatever strings it holds."""
     return data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -126,7 +126,7 @@ def _candidate(c: Candidate, result: SearchResult) -> dict[str, str]:
     }
 
 
-def _breakable(name: object) -> list[str]:
+def breakable(name: object) -> list[str]:
     """A name in pieces after which a line may break: "/block1/", "conv" for "/block1/conv"."""
     return re.split(r"(?<=[/_.+:])(?=[^/_.+:])", text.plain(name))
 
@@ -141,7 +141,7 @@ def _percent(value: float | None, largest: float) -> str:
     return f"{max(0.0, min(1.0, (value or 0.0) / largest if largest > 0 else 0.0)) * 100:.2f}%"
 
 
-def _precision(name: object) -> dict[str, str]:
+def precision_mark(name: object) -> dict[str, str]:
     """Text, short text and style class of a precision; an unknown one is drawn plain."""
     known = {"int8": "8", "int16": "16", "fp16": "F16", "fp32": "F32"}
     low = str(name).lower()
@@ -158,14 +158,14 @@ def _strip(rows: Sequence[Mapping[str, Any]], result: SearchResult) -> dict[str,
         drop = text.row_number(row, "drop")
         fixed = not row.get("quantizable", True)
         columns.append({
-            "unit": text.plain(row.get("unit", "")), "parts": _breakable(row.get("unit", "")), "precision": _precision(row.get("precision", "?")),
+            "unit": text.plain(row.get("unit", "")), "parts": breakable(row.get("unit", "")), "precision": precision_mark(row.get("precision", "?")),
             "ms": text.significant(row.get("ms")), "drop": scale.number(drop), "fixed": fixed,
             "reason": text.plain(row.get("reason") or ""), "index": i,
             "height": _percent(text.row_number(row, "ms"), slowest), "depth": _percent(_root(abs(drop or 0.0)), _root(worst)), "gain": (drop or 0.0) < 0,
         })
     return {"columns": columns, "slowest": text.significant(slowest), "worst": scale.drop(worst), "points": scale.points or "metric",
             "summary": text.layers(Counter(text.plain(r.get("precision", "?")).lower() for r in rows)),
-            "legend": list({p["css"]: p for p in (_precision(r.get("precision", "?")) for r in rows)}.values())}
+            "legend": list({p["css"]: p for p in (precision_mark(r.get("precision", "?")) for r in rows)}.values())}
 
 
 def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     css = {part["label"]: part["css"] for part in _bounds(rows)["parts"]}
     ordered = sorted(rows, key=lambda r: -(text.row_number(r, "ms") or 0.0))
     return [{
-        "name": _breakable(r.get("name", "")), "op": _breakable(r.get("op", "")), "precision": _precision(r.get("precision", "?")),
+        "name": breakable(r.get("name", "")), "op": breakable(r.get("op", "")), "precision": precision_mark(r.get("precision", "?")),
         "ms": text.significant(r.get("ms")), "bound": text.plain(r.get("bound", "?")), "css": css[text.plain(r.get("bound", "?"))],
         "dram": text.size(r.get("dram_bytes")), "placement": text.plain(r.get("placement", "")), "mj": text.significant(r.get("mj")),
         "width": _percent(text.row_number(r, "ms"), slowest)} for r in ordered]
@@ -203,7 +203,7 @@ def _sensitivity(result: SearchResult) -> dict[str, Any]:
         return _percent(_root(x or 0.0) - _root(low), _root(high) - _root(low))
 
     return {"points": scale.points or "metric", "zero": at(0.0), "low": scale.number(low), "high": scale.number(high), "rows": [{
-        "unit": _breakable(r.get("unit", "")), "precision": _precision(r.get("precision", "?")), "drop": scale.number(r.get("drop")),
+        "unit": breakable(r.get("unit", "")), "precision": precision_mark(r.get("precision", "?")), "drop": scale.number(r.get("drop")),
         "interval": scale.interval(r.get("drop_low"), r.get("drop_high")), "saved": text.significant(r.get("ms_saved")),
         "left": at(text.row_number(r, "drop_low")), "dot": at(text.row_number(r, "drop")),
         "width": _percent(_root(text.row_number(r, "drop_high") or 0.0) - _root(text.row_number(r, "drop_low") or 0.0),

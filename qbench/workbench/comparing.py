@@ -180,7 +180,7 @@ class _Run:
 
     def _plan(self, precision: Precision, spec: str, scale: Granularity) -> tuple[Plan, str]:
         """The plan, and what its calibrator says of its choice."""
-        if spec.partition(":")[0] != auto.AUTO:
+        if not calibrators.is_auto(spec):
             return self._made(precision, spec, scale), ""
 
         def alone(units: Mapping[str, Precision], calibrator: str, granularity: Granularity, op_point: str) -> Plan:

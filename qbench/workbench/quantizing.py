@@ -17,7 +17,6 @@ from qbench.samples import load_sample
 from qbench.schemes import scheme_of
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
-from qbench.workbench.auto import AUTO
 from qbench.workbench.case import Shapes, open_data, open_model
 from qbench.workbench.correcting import Gain, Recipe, corrected
 from qbench.workbench.plans import schemes_of
@@ -133,7 +132,7 @@ def _asked_for(wanted: Quantization) -> Iterator[str]:
     for what, text in (("activations", wanted.activation), ("weights", wanted.weight)):
         if text and wanted.plan_file is None:
             yield f"{what} are stored as {text}, as asked for; whether {wanted.target_name} has that was not checked"
-    if wanted.calibrator.partition(":")[0] == AUTO and wanted.plan_file is None and wanted.model is not None and wanted.data is None:
+    if calibrators.is_auto(wanted.calibrator) and wanted.plan_file is None and wanted.model is not None and wanted.data is None:
         yield "auto: without samples it chose by the error of each tensor itself; with --data it looks at the layers' outputs"
 
 

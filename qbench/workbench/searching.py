@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from qbench import calibrators
 from qbench.affine import Scheme
 from qbench.corrections.masks import masked
 from qbench.network import Precision
@@ -13,7 +14,7 @@ from qbench.protocols import Progress
 from qbench.search.problem import MakePlan
 from qbench.statistics import Statistics
 from qbench.target import Target
-from qbench.workbench.auto import AUTO, choose_on
+from qbench.workbench.auto import choose_on
 from qbench.workbench.case import Case
 from qbench.workbench.correcting import Corrected, Recipe, corrected, masked_sums
 from qbench.workbench.plans import Plans, schemes_of
@@ -53,7 +54,7 @@ def plan_maker(case: Case, statistics: Statistics, masks: Corrected | None, allo
     plans = Plans(case.network, statistics, schemes_of(target, toolkit), target.name, toolkit, target.fixed_outputs)
     if masks is not None:
         plans = replace(plans, corrections=masks.plan.corrections, tensors=masks.plan.tensors)
-    if (spec := next((s for s in specs if s.partition(":")[0] == AUTO), None)) is not None:
+    if (spec := next((s for s in specs if calibrators.is_auto(s)), None)) is not None:
         narrow = {u: min(options, key=lambda p: p.activation_bytes) for u, options in allowed.items()}
         maker = plans if masks is None else MaskedPlans(plans, masks)
         found = choose_on(case.calibration, case.prepared, maker, narrow, granularity, spec=spec, metric=case.metric, simulate=simulate, progress=progress)

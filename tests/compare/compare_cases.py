@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from html_page import Page
 from models import Array, model, node, prepare
 
 from qbench import targets
@@ -25,7 +25,6 @@ from qbench.workbench.plans import Plans, schemes_of, statistics_of
 from qbench.workbench.precisions import allowed_precisions
 
 HOSTILE = "</script><img src=x onerror=1>"
-VOID = {"meta", "input", "wbr", "br", "img", "hr"}
 
 
 def chain(big: float = 1.0, odd: float = 1.0, name: str = "wide", seed: int = 0) -> PreparedModel:
@@ -72,41 +71,6 @@ def ready(prepared: PreparedModel, feeds: dict[str, Array]) -> Ready:
     allowed, _ = allowed_precisions(prepared.network, statistics, target, None)
     precision = {u: Precision.INT8 if Precision.INT8 in options else Precision.FP16 for u, options in allowed.items()}
     return Ready(prepared, statistics, Plans(prepared.network, statistics, schemes_of(target, None)), precision)
-
-
-@dataclass
-class Page(HTMLParser):
-    """Elements and visible text of a page; complains about elements that are not closed in order."""
-
-    source: str
-    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
-    open: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    data: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.feed(self.source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes <{self.open[-1] if self.open else 'nothing'}>"
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("script", "style"):
-            self.data[self.elements[-1][1].get("id") or self.open[-1]] = data
-        else:
-            self.said.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.said).split())
 
 
 def page_of(path: Path) -> Page:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_cases import HOSTILE, Page, case_of, chain, page_of, pictures, ready, tried
+from compare_cases import HOSTILE, case_of, chain, page_of, pictures, ready, tried
+from html_page import Page
 from models import Array, model, node, prepare
 
 from qbench import qdq

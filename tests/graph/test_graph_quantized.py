@@ -20,7 +20,7 @@ SCALE, ZERO = {"s": np.float32(0.1)}, {"z": np.uint8(0)}
 PAIR = [node("QuantizeLinear", ["x", "s", "z"], ["q"], "first_q"), node("DequantizeLinear", ["q", "s", "z"], ["y"], "first_dq")]
 
 
-def refused(model: onnx.ModelProto, *told: str) -> None:
+def assert_refused(model: onnx.ModelProto, *told: str) -> None:
     with pytest.raises(ModelError, match="already quantized") as caught:
         prepared_of(model)
     for part in told:
@@ -29,7 +29,7 @@ def refused(model: onnx.ModelProto, *told: str) -> None:
 
 
 def test_pairs() -> None:
-    refused(odd_model(PAIR, [info("x", [1, 4])], [info("y", [1, 4])], {**SCALE, **ZERO}), "1 QuantizeLinear", "1 DequantizeLinear", "'first_q'")
+    assert_refused(odd_model(PAIR, [info("x", [1, 4])], [info("y", [1, 4])], {**SCALE, **ZERO}), "1 QuantizeLinear", "1 DequantizeLinear", "'first_q'")
 
 
 def test_what_qbench_wrote_itself_is_not_quantized_again() -> None:
@@ -51,16 +51,16 @@ def test_every_form_wherever_it_stands(op: str, domain: str, where: str) -> None
     odd = helper.make_node(op, ["x", "x"], ["y"], "culprit", domain=domain)
     domains = [domain] if domain else []
     if where == "top":
-        refused(odd_model([odd], [info("x", [1, 4])], [info("y", [1, 4])], domains=domains), f"1 {op}", "'culprit'")
+        assert_refused(odd_model([odd], [info("x", [1, 4])], [info("y", [1, 4])], domains=domains), f"1 {op}", "'culprit'")
     elif where == "branch":
         then, other = (helper.make_graph([n], name, [], [onnx.ValueInfoProto(name="y" if name == "then" else "n")])
                        for name, n in (("then", odd), ("other", node("Neg", ["x"], ["n"]))))
-        refused(odd_model([node("If", ["c"], ["r"], "choice", then_branch=then, else_branch=other)], [info("x", [1, 4]), info("c", [], BOOL)],
+        assert_refused(odd_model([node("If", ["c"], ["r"], "choice", then_branch=then, else_branch=other)], [info("x", [1, 4]), info("c", [], BOOL)],
                           [info("r", [1, 4])], domains=domains), f"1 {op}", "'culprit'", "in the body 'then'")
     else:
         imports = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, 1) for d in domains)]
         function = helper.make_function("mine", "Block", ["x"], ["y"], [odd], imports)
-        refused(odd_model([helper.make_node("Block", ["x"], ["r"], domain="mine")], [info("x", [1, 4])], [info("r", [1, 4])], domains=["mine", *domains],
+        assert_refused(odd_model([helper.make_node("Block", ["x"], ["r"], domain="mine")], [info("x", [1, 4])], [info("r", [1, 4])], domains=["mine", *domains],
                           functions=[function]), f"1 {op}", "'culprit'", "in the function 'Block'")
 
 
@@ -69,7 +69,7 @@ def test_they_are_counted() -> None:
     for i in range(3):
         nodes += [node("QuantizeLinear", [source, "s", "z"], [f"q{i}"], f"q{i}"), node("DequantizeLinear", [f"q{i}", "s", "z"], [f"d{i}"], f"d{i}")]
         source = f"d{i}"
-    refused(odd_model(nodes, [info("x", [1, 4])], [info("d2", [1, 4])], {**SCALE, **ZERO}), "3 QuantizeLinear, 3 DequantizeLinear")
+    assert_refused(odd_model(nodes, [info("x", [1, 4])], [info("d2", [1, 4])], {**SCALE, **ZERO}), "3 QuantizeLinear, 3 DequantizeLinear")
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
@@ -77,7 +77,7 @@ def test_weights_of_a_narrow_type(dtype: int) -> None:
     proto = odd_model([node("Cast", ["w"], ["f"], "cast", to=FLOAT), node("MatMul", ["x", "f"], ["y"], "mm")], [info("x", [1, 4])], [info("y", [1, 4])], opset=21,
                       ir_version=10)
     proto.graph.initializer.append(helper.make_tensor("w", dtype, [4, 4], [1.0] * 16))
-    refused(proto, "weight 'w' is stored as")
+    assert_refused(proto, "weight 'w' is stored as")
 
 
 def test_integers_that_are_data_are_no_quantization() -> None:

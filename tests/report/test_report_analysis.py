@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from finished_search import HOSTILE
+from html_page import Page
 from test_report_browser import CHROMIUM, QUIET
-from test_report_page import Page
 
 from qbench.analysis.records import (
     Analysis,
