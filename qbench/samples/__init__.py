@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from qbench.data.arrays import take
 from qbench.errors import UnknownName
 from qbench.samples.blazeface import face, face_dark
 from qbench.samples.record import Sample
@@ -24,11 +26,17 @@ def names() -> tuple[str, ...]:
     return tuple(_SAMPLES)
 
 
-def load_sample(name: str = DEFAULT) -> Sample:
-    """Raises UnknownName, or InputError when the sample needs packages that are not installed."""
+def load_sample(name: str = DEFAULT, limit: int | None = None) -> Sample:
+    """A sample, or the first `limit` samples of each of its data sets.
+
+    Raises UnknownName, or InputError when the sample needs packages that are not installed.
+    """
     if name not in _SAMPLES:
         raise UnknownName(f"no sample {name!r}; known: {', '.join(_SAMPLES)}")
-    return _SAMPLES[name]()
+    sample = _SAMPLES[name]()
+    if limit is None:
+        return sample
+    return replace(sample, calibration=take(sample.calibration, limit), evaluation=take(sample.evaluation, limit))
 
 
 __all__ = ["DEFAULT", "Sample", "load_sample", "names"]

@@ -13,7 +13,7 @@ from qbench.graph import PreparedModel, load_network
 from qbench.metrics import make as make_metric
 from qbench.network import Network
 from qbench.protocols import Dataset, Metric
-from qbench.samples import Sample, load_sample
+from qbench.samples import DEFAULT, Sample, load_sample
 
 FEW = 30
 """Evaluation samples below which an accuracy comes with a warning."""
@@ -55,7 +55,9 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     if model is None:
         if data is not None or eval_data is not None:
             raise InputError("--data without --model: give the model the data belong to, or leave both out to use the built-in sample")
-        return _sample_case(load_sample(sample) if sample else load_sample(), metric)
+        if preprocess is not None or input_shapes:
+            raise InputError("--preprocess and --input-shape are for a model of your own: the built-in samples come ready")
+        return _sample_case(load_sample(sample or DEFAULT, limit), metric)
     if sample is not None:
         raise InputError(f"--sample {sample} and --model {model}: give one of the two")
     if data is None:
@@ -65,11 +67,10 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     evaluation = open_data(eval_data, prepared, preprocess, limit) if eval_data else calibration
     for found in [calibration, evaluation] if input_shapes else []:
         _same_shape(found, prepared.network, input_shapes or {})
-    warnings: tuple[str, ...] = ()
+    warnings = prepared.notes
     if not eval_data:
-        warnings = ("calibrated and evaluated on the same samples: accuracies are optimistic; give others with --eval-data",)
-    if len(evaluation) < FEW:
-        warnings = (*warnings, f"only {len(evaluation)} evaluation samples: their accuracy says little; {FEW} or more are better")
+        warnings = (*warnings, "calibrated and evaluated on the same samples: accuracies are optimistic; give others with --eval-data",)
+    warnings = (*warnings, *_few(evaluation))
     chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
     if not metric:
         warnings = (*warnings, f"no --metric given: {chosen.name} is used")
@@ -83,7 +84,11 @@ def open_model(model: Path, input_shapes: Shapes | None = None) -> PreparedModel
 
 def _sample_case(sample: Sample, metric: str | None) -> Case:
     prepared = load_network(sample.model)
-    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample)
+    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, _few(sample.evaluation))
+
+
+def _few(evaluation: Dataset) -> tuple[str, ...]:
+    return (f"only {len(evaluation)} evaluation samples: their accuracy says little; {FEW} or more are better",) if len(evaluation) < FEW else ()
 
 
 def _same_shape(data: Dataset, network: Network, shapes: Shapes) -> None:

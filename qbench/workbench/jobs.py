@@ -91,7 +91,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem))
         found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
-        told = (*case.warnings, *case.prepared.notes, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
 

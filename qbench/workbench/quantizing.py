@@ -13,7 +13,7 @@ from qbench.files import refuse_overwriting
 from qbench.graph import PreparedModel
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Dataset, Progress, silent
-from qbench.samples import load_sample
+from qbench.samples import DEFAULT, load_sample
 from qbench.schemes import scheme_of
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
@@ -77,7 +77,7 @@ def quantize(model: Path | str | None, output: Path | str, *, progress: Progress
     qdq.save(written.model, wanted.output)
     if wanted.save_plan is not None:
         plan.save(wanted.save_plan)
-    remarks = [*_asked_for(wanted), *written.remarks(), *(f"unit {unit}: {why}" for unit, why in plan.notes.items())]
+    remarks = [*prepared.notes, *_asked_for(wanted), *written.remarks(), *(f"unit {unit}: {why}" for unit, why in plan.notes.items())]
     return {"file": str(wanted.output), "plan_file": str(wanted.save_plan) if wanted.save_plan else None, "plan_key": plan.key, "layers": plan.layers,
             "calibrator": plan.calibrator, "granularity": str(plan.granularity), "steps": list(plan.corrections),
             "corrections": [asdict(g) for g in gains], "remarks": remarks}
@@ -113,7 +113,7 @@ def _opened(wanted: Quantization) -> tuple[PreparedModel, Dataset | None]:
     if wanted.model is not None:
         prepared = open_model(wanted.model, wanted.input_shapes)
         return prepared, open_data(wanted.data, prepared, wanted.preprocess, wanted.limit) if wanted.data else None
-    sample = load_sample(wanted.sample) if wanted.sample else load_sample()
+    sample = load_sample(wanted.sample or DEFAULT, wanted.limit)
     prepared = open_model(sample.model)
     return prepared, sample.calibration
 
