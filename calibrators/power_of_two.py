@@ -19,7 +19,7 @@ OCTAVES = 12
 """So much narrower than the data a range may be."""
 PLACES = 257
 """So many places of 0 among the levels are compared at a time: all of them for 8 bits."""
-_SMALLEST = 2.0**-126        # of a float32 that is not subnormal
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**127       # of a float32 that is neither subnormal nor infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +102,4 @@ def _down_from(scale: float) -> Reals:
 
 def _at_least(scale: float) -> float:
     """The smallest power of two that is not below `scale`, as `qbench.affine` rounds it up."""
-    return max(math.ldexp(1.0, math.ceil(math.log2(scale))), _SMALLEST)
+    return min(max(math.ldexp(1.0, math.ceil(math.log2(scale))), _SMALLEST), _LARGEST)

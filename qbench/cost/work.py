@@ -142,9 +142,9 @@ def tiled_bytes(k: Kernel, element_bytes: int, read: float, weights: float, p: N
     if need_w < banks and (kept := banded(banks - need_w)) is not None:
         ways.append(kept + weights)
     share = max(1, floor(banks * p.input_share))
-    ways.append((banded(share) or read * k.kernel_h / max(1, k.stride_h)) + weights * ceil(need_i / share))
-    ways.append((banded(share) or read * k.kernel_h / max(1, k.stride_h)) * ceil(weights / max(1, banks - share) / p.bank_bytes)
-                + weights)
+    streamed = banded(share) or read * max(1.0, k.kernel_h / max(1, k.stride_h))      # no band fits: every row once for each of its uses
+    ways.append(streamed + weights * ceil(need_i / share))
+    ways.append(streamed * ceil(weights / max(1, banks - share) / p.bank_bytes) + weights)
     return min(ways)
 
 

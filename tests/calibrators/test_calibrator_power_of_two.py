@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ vectors = hnp.arrays(np.float32, st.integers(1, 30), elements=st.one_of(finite, 
 
 
 @given(x=vectors, scheme=st.sampled_from(SCHEMES), by=st.sampled_from(["mse", "overflow"]))
+@example(x=np.array([2.552118e38], np.float32), scheme=Scheme(2, False, True, power_of_two=True), by="mse")
 @settings(max_examples=300)
 def test_affine_makes_exactly_the_chosen_scale_of_the_answer(x: Values, scheme: Scheme, by: str) -> None:
     calibrator = PowerOfTwo(by)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from cost_networks import conv, network
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qbench.cost.parameters import NpuParameters, read_parameters
@@ -107,6 +107,7 @@ def test_padding_never_saves_cycles(cin: int, cout: int, size: int, taps: int, m
 
 @given(cin=channels, cout=channels, size=sizes, taps=st.sampled_from([1, 3, 5, 7]), stride=st.sampled_from([1, 2]), banks=st.integers(3, 40),
        more=st.integers(0, 20), b=st.sampled_from([1, 2]))
+@example(cin=201, cout=164, size=79, taps=1, stride=2, banks=3, more=1, b=2)
 def test_tiling_reads_everything_once_and_a_larger_buffer_never_reads_more(cin: int, cout: int, size: int, taps: int, stride: int, banks: int,
                                                                            more: int, b: int) -> None:
     k = conv("k", "x", "y", cin, cout, size, taps, stride)
