@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from qbench import __version__
-from qbench.cli import analyze, compare, cost, listing, quantize, search, stats, view
+from qbench.cli import analyze, compare, cost, listing, measure, quantize, search, stats, view
 
 app = typer.Typer(name="qbench", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,6 +30,7 @@ app.command("quantize")(quantize.command)
 app.command("compare")(compare.command)
 app.command("analyze")(analyze.command)
 app.command("cost")(cost.command)
+app.command("measure")(measure.command)
 app.command("targets")(listing.targets)
 app.command("calibrators")(listing.calibrators)
 app.command("ui")(view.ui)

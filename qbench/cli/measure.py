@@ -1,0 +1,53 @@
+"""qbench measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qbench.cli import options
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The model file, run as it stands.", show_default=False)],
+    board: Annotated[str, typer.Option("--board", help="Where: local://, local://openvino, local://onnxruntime?threads=1, replay:FILE.")] = "local://",
+    data: DataOption = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Timed runs, at least.")] = 50,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Runs before them that do not count.")] = 5,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="Least time of the timed runs together.")] = 0.5,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime.")] = None,
+    preprocess: PreprocessOption = None,
+    input_shape: ShapesOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the measurement here; --board replay:FILE reads it again.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a model on a board: percentiles, first run, steps, clock, temperature and power where the board shows them.
+
+    [bold]qbench measure model.qdq.onnx --board local://[/bold]
+
+    [bold]qbench measure net.onnx --board "local://onnxruntime?threads=1" --data samples.npz -o net.json[/bold]
+
+    A measurement that is unsteady, drifts or whose clock moves is repeated up to three times and marked if it stays so.
+    """
+    from qbench import terminal
+    from qbench.board import Request
+    from qbench.report.measurement_terminal import measurement_table
+    from qbench.workbench.measuring import measure
+
+    with terminal.progress(options.console()) as progress:
+        found, notes = measure(model, board, data, request=Request(runs, warmup, seconds, threads), preprocess=preprocess,
+                               input_shapes=options.shapes(input_shape), out=output, progress=progress)
+    if as_json:
+        options.print_json(found.to_dict() | {"notes": list(notes)})
+        return
+    page = options.out()
+    said = "recorded" if found.recorded else "measured"
+    page.print(f"{found.model} on {found.board} ({found.runtime}): {found.latency_ms:.3g} ms +- {found.error_ms:.2g}, {said}", soft_wrap=True, markup=False)
+    page.print(measurement_table(found))
+    if notes:
+        page.print(terminal.warning_list(notes))
+    if output is not None:
+        page.print(f"written: {output}", soft_wrap=True, markup=False)

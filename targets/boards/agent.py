@@ -1,0 +1,350 @@
+"""The side of qbench that runs on a board: one file, nothing but Python 3.8 and the runtime that is measured.
+
+    python3 agent.py facts RUNTIME                      prints what the machine and the runtime are, as JSON
+    python3 agent.py measure RUNTIME REQUEST ANSWER     times a model; REQUEST and ANSWER are JSON files
+
+REQUEST: model, inputs (list of .npz), runs, warmup, seconds, threads, outputs (folder or ""), sysfs ("/" on a real machine).
+Nothing is printed on standard output but the JSON of `facts`; runtimes write what they like to standard error.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+POLL_S = 0.02
+
+
+class Runtime(Protocol):
+    """A loaded model. `run` calls step(name) at the end of each step of the tensors' life and gives the outputs by name."""
+
+    def run(self, feeds: dict[str, Any], step: Callable[[str], None]) -> dict[str, Any]: ...
+
+
+# ---------------------------------------------------------------------------------------------------- runtimes
+
+
+class OnnxRuntime:
+    """CPU execution provider; the optimizer that would store float weights in 8 bits stays off."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if threads:
+            options.intra_op_num_threads = threads
+        self.ort = ort
+        self.session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=["WeightBiasQuantization"])
+        self.inputs = [i.name for i in self.session.get_inputs()]
+        self.outputs = [o.name for o in self.session.get_outputs()]
+
+    @staticmethod
+    def version() -> str:
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__}"
+
+    def run(self, feeds: dict[str, Any], step: Callable[[str], None]) -> dict[str, Any]:
+        binding = self.session.io_binding()
+        values = {n: self.ort.OrtValue.ortvalue_from_numpy(feeds[n]) for n in self.inputs}
+        step("wrap")
+        for name in self.inputs:
+            binding.bind_ortvalue_input(name, values[name])
+        for name in self.outputs:
+            binding.bind_output(name)
+        step("bind")
+        self.session.run_with_iobinding(binding)
+        step("execute")
+        made = binding.copy_outputs_to_cpu()
+        step("read")
+        return dict(zip(self.outputs, made))  # noqa: B905  Python 3.8 knows no strict=
+
+
+class OpenVino:
+    """CPU plugin, latency mode."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        import openvino
+
+        config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if threads:
+            config["INFERENCE_NUM_THREADS"] = threads
+        core = openvino.Core()
+        self.compiled = core.compile_model(core.read_model(model), "CPU", config)
+        self.request = self.compiled.create_infer_request()
+        self.inputs = [i.get_any_name() for i in self.compiled.inputs]
+        self.outputs = [o.get_any_name() for o in self.compiled.outputs]
+
+    @staticmethod
+    def version() -> str:
+        import openvino
+
+        return f"openvino {openvino.__version__}"
+
+    def run(self, feeds: dict[str, Any], step: Callable[[str], None]) -> dict[str, Any]:
+        import openvino
+
+        for name in self.inputs:
+            self.request.set_tensor(name, openvino.Tensor(feeds[name], shared_memory=True))
+        step("bind")
+        self.request.infer()
+        step("execute")
+        made = {n: self.request.get_tensor(n).data.copy() for n in self.outputs}
+        step("read")
+        return made
+
+
+class RknnLite:
+    """rknn-toolkit-lite2 on a Rockchip board; inputs in the order of the request, as NCHW."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        from rknnlite.api import RKNNLite
+
+        self.rknn = RKNNLite(verbose=False)
+        for code, what in ((self.rknn.load_rknn(model), "load_rknn"), (self.rknn.init_runtime(core_mask=RKNNLite.NPU_CORE_0), "init_runtime")):
+            if code != 0:
+                raise RuntimeError(f"{what} answered {code}")
+
+    @staticmethod
+    def version() -> str:
+        from importlib.metadata import version
+
+        return "rknnlite " + version("rknn-toolkit-lite2")
+
+    def run(self, feeds: dict[str, Any], step: Callable[[str], None]) -> dict[str, Any]:
+        made = self.rknn.inference(inputs=list(feeds.values()), data_format=["nchw"] * len(feeds))
+        step("execute")
+        if made is None:
+            raise RuntimeError("inference answered None: see the runtime's own log")
+        return {f"output{i}": v for i, v in enumerate(made)}
+
+
+class Acl:
+    """ais_bench's interface to AscendCL."""
+
+    def __init__(self, model: str, threads: int | None) -> None:
+        from ais_bench.infer.interface import InferSession
+
+        self.session = InferSession(0, model)
+        self.outputs = [o.name for o in self.session.get_outputs()]
+
+    @staticmethod
+    def version() -> str:
+        from importlib.metadata import version
+
+        return "ais_bench " + version("ais_bench")
+
+    def run(self, feeds: dict[str, Any], step: Callable[[str], None]) -> dict[str, Any]:
+        made = self.session.infer(list(feeds.values()))
+        step("execute")
+        return dict(zip(self.outputs, made))  # noqa: B905  Python 3.8 knows no strict=
+
+
+RUNTIMES: dict[str, Any] = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "rknnlite": RknnLite, "acl": Acl}
+
+
+# ---------------------------------------------------------------------------------------------------- the machine
+
+
+def read(path: str) -> str:
+    """Text of a small file, "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip("\0\n\t ")
+    except OSError:
+        return ""
+
+
+def number(path: str) -> float | None:
+    try:
+        return float(read(path))
+    except ValueError:
+        return None
+
+
+def clocks(root: str) -> dict[str, float]:
+    """Clock of each domain in hertz: devices with devfreq, the fastest CPU core."""
+    found = {}
+    for folder in sorted(glob.glob(os.path.join(root, "sys/class/devfreq/*"))):
+        value = number(os.path.join(folder, "cur_freq"))
+        if value:
+            found[os.path.basename(folder)] = value
+    every = [number(p) for p in glob.glob(os.path.join(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))]
+    cores = [c for c in every if c]
+    if cores:
+        found["cpu"] = max(cores) * 1e3
+    return found
+
+
+def temperature(root: str) -> float | None:
+    """Highest of all thermal zones in degrees Celsius, None without one."""
+    raw = [number(p) for p in glob.glob(os.path.join(root, "sys/class/thermal/thermal_zone*/temp"))]
+    values = [v / 1e3 for v in raw if v is not None and -4e4 < v < 2e5]
+    return max(values) if values else None
+
+
+class Meter:
+    """The first power reading that this machine offers: hwmon in microwatts, an INA's current and voltage, a power supply."""
+
+    def __init__(self, root: str) -> None:
+        self.paths: tuple[str, ...] = ()
+        self.source = ""
+        for path in sorted(glob.glob(os.path.join(root, "sys/class/hwmon/hwmon*/power1_input"))):
+            self._take((path,), read(os.path.join(os.path.dirname(path), "name")) or path)
+        for path in sorted(glob.glob(os.path.join(root, "sys/class/hwmon/hwmon*/curr1_input"))):
+            folder = os.path.dirname(path)
+            volts = next((v for v in (os.path.join(folder, n) for n in ("in1_input", "in2_input", "in0_input")) if os.path.exists(v)), None)
+            if volts:
+                self._take((path, volts), read(os.path.join(folder, "name")) or path)
+        for path in sorted(glob.glob(os.path.join(root, "sys/class/power_supply/*/power_now"))):
+            self._take((path,), os.path.basename(os.path.dirname(path)))
+
+    def _take(self, paths: tuple[str, ...], source: str) -> None:
+        if not self.paths and all(number(p) is not None for p in paths):
+            self.paths, self.source = paths, source
+
+    def watts(self) -> float | None:
+        values = [v for v in map(number, self.paths) if v is not None]
+        if not values or len(values) < len(self.paths):
+            return None
+        return values[0] * 1e-6 if len(values) == 1 else values[0] * values[1] * 1e-6
+
+
+def facts(runtime: str, root: str = "/") -> dict[str, str]:
+    """Versions and machine as texts."""
+    found = {"python": platform.python_version(), "system": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())}
+    for key, path in (("board", "proc/device-tree/model"), ("npu_driver", "sys/module/rknpu/version"), ("npu_driver", "sys/kernel/debug/rknpu/version")):
+        text = read(os.path.join(root, path))
+        if text:
+            found[key] = text
+    names = [line.split(":", 1)[1].strip() for line in read(os.path.join(root, "proc/cpuinfo")).splitlines() if line.startswith("model name")]
+    if names:
+        found["cpu"] = names[0]
+    governors = {read(p) for p in glob.glob(os.path.join(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))}
+    for folder in glob.glob(os.path.join(root, "sys/class/devfreq/*")):
+        governors.add(os.path.basename(folder) + " " + read(os.path.join(folder, "governor")))
+    if governors:
+        found["governor"] = ", ".join(sorted(governors))
+    if runtime:
+        found["runtime"] = RUNTIMES[runtime].version()
+    return found
+
+
+class Watch(threading.Thread):
+    """Reads temperature and power while others work."""
+
+    def __init__(self, root: str, meter: Meter) -> None:
+        threading.Thread.__init__(self, daemon=True)
+        self.root, self.meter, self.stop_now = root, meter, threading.Event()
+        self.watts: list[float] = []
+        self.hottest = temperature(root)
+
+    def run(self) -> None:
+        while not self.stop_now.is_set():
+            watts = self.meter.watts()
+            if watts is not None:
+                self.watts.append(watts)
+            now = temperature(self.root)
+            if now is not None:
+                self.hottest = now if self.hottest is None else max(now, self.hottest)
+            self.stop_now.wait(POLL_S)
+
+    def end(self) -> None:
+        self.stop_now.set()
+        self.join()
+
+
+def mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+# ---------------------------------------------------------------------------------------------------- measuring
+
+
+def measure(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Everything that `Measurement` of qbench needs, as a dict."""
+    import numpy as np
+
+    root = request["sysfs"]
+    samples = []
+    for path in request["inputs"]:
+        with np.load(path, allow_pickle=False) as stored:
+            samples.append({k: np.ascontiguousarray(stored[k]) for k in stored.files})
+    meter = Meter(root)
+    idle = Watch(root, meter)
+    if meter.paths:
+        idle.start()
+        time.sleep(10 * POLL_S)
+        idle.end()
+    began = time.perf_counter()
+    engine: Runtime = RUNTIMES[runtime](request["model"], request["threads"])
+    load_ms = 1e3 * (time.perf_counter() - began)
+    steps: dict[str, list[float]] = {}
+
+    def one(feeds: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        marks = [time.perf_counter()]
+
+        def step(name: str) -> None:
+            marks.append(time.perf_counter())
+            steps.setdefault(name, []).append(1e3 * (marks[-1] - marks[-2]))
+
+        made = engine.run(feeds, step)
+        return 1e3 * (marks[-1] - marks[0]), made
+
+    first_ms, made = one(samples[0])
+    if request["outputs"]:
+        for i, feeds in enumerate(samples):
+            np.savez(os.path.join(request["outputs"], f"{i:04d}.npz"), **(made if i == 0 else one(feeds)[1]))
+    for i in range(request["warmup"]):
+        one(samples[i % len(samples)])
+    steps.clear()
+    before, watch = clocks(root), Watch(root, meter)
+    times: list[float] = []
+    watch.start()
+    until = time.perf_counter() + request["seconds"]
+    while len(times) < request["runs"] or time.perf_counter() < until:
+        times.append(one(samples[len(times) % len(samples)])[0])
+    after = clocks(root)
+    watch.end()
+    return {
+        "runtime": RUNTIMES[runtime].version(), "facts": facts(runtime, root), "load_ms": load_ms, "first_run_ms": first_ms, "samples_ms": times,
+        "steps_ms": {k: median(v) for k, v in steps.items()}, "temperature_c": watch.hottest,
+        "clocks_hz": {k: [v, after.get(k, v)] for k, v in before.items()}, "power_w": mean(watch.watts), "idle_w": mean(idle.watts),
+        "power_source": meter.source, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) == 2 and arguments[0] == "facts":
+        print(json.dumps(facts(arguments[1])))
+        return 0
+    if len(arguments) != 4 or arguments[0] != "measure":
+        print(__doc__, file=sys.stderr)
+        return 2
+    with open(arguments[2], encoding="utf-8") as stream:
+        request = json.load(stream)
+    try:
+        answer = measure(arguments[1], request)
+    except Exception as error:      # noqa: BLE001  whatever a runtime raises goes to the other side as text
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    with open(arguments[3] + ".part", "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+    os.replace(arguments[3] + ".part", arguments[3])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

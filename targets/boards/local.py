@@ -1,0 +1,89 @@
+"""This machine as a board: the agent in a process of its own, so that nothing of qbench is timed with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from qbench.board import Array, Measurement, Request
+from qbench.errors import InputError, ToolError
+
+AGENT = Path(__file__).with_name("agent.py")
+HERE = ("onnxruntime", "openvino")
+"""Runtimes that run on any machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """threads   of the runtime, where the request does not say"""
+
+    url: str
+    runtime: str = "onnxruntime"
+    threads: int | None = None
+    sysfs: str = "/"
+
+    def facts(self) -> Mapping[str, str]:
+        run = subprocess.run([sys.executable, str(AGENT), "facts", self.runtime], capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ToolError(f"{self.url}: {self.runtime} does not answer: {last_line(run.stderr)}")
+        found: dict[str, str] = json.loads(run.stdout)
+        return found
+
+    def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
+        with tempfile.TemporaryDirectory(prefix="qbench-") as folder:
+            place = Path(folder)
+            asked, answer = place / "request.json", place / "answer.json"
+            asked.write_text(json.dumps(agent_request(str(model.resolve()), store(feeds, place), request, self.threads) | {"sysfs": self.sysfs}))
+            run = subprocess.run([sys.executable, str(AGENT), "measure", self.runtime, str(asked), str(answer)], capture_output=True, text=True, check=False)
+            if run.returncode or not answer.is_file():
+                raise ToolError(f"{self.url}: the measuring process ended with {run.returncode}: {last_line(run.stderr)}")
+            return measurement(self.url, model, json.loads(answer.read_text()))
+
+
+def open_local(url: str) -> Local:
+    """`local://[RUNTIME][?threads=N]`. Raises InputError."""
+    parts = urlsplit(url)
+    runtime = parts.netloc or HERE[0]
+    options = parse_qs(parts.query, keep_blank_values=True)
+    if runtime not in HERE or parts.path.strip("/") or set(options) - {"threads"}:
+        raise InputError(f"board {url!r}: expected local://, local://openvino or local://onnxruntime?threads=1 (runtimes here: {', '.join(HERE)})")
+    text = options.get("threads", [""])[0]
+    if "threads" in options and (not text.isdecimal() or int(text) < 1):
+        raise InputError(f"board {url!r}: threads is {text!r}; expected a whole number of at least 1")
+    return Local(url, runtime, int(text) if text else None)
+
+
+def store(feeds: Sequence[Mapping[str, Array]], folder: Path) -> list[str]:
+    """Writes each sample as one .npz; their paths."""
+    paths = []
+    for number, sample in enumerate(feeds):
+        path = folder / f"input-{number:04d}.npz"
+        np.savez(path, **sample)  # type: ignore[arg-type]  # numpy's stub takes `allow_pickle` for any keyword
+        paths.append(str(path))
+    return paths
+
+
+def agent_request(model: str, inputs: list[str], request: Request, threads: int | None) -> dict[str, Any]:
+    """What the agent reads."""
+    return asdict(request) | {"model": model, "inputs": inputs, "threads": request.threads or threads, "outputs": "", "sysfs": "/"}
+
+
+def measurement(url: str, model: Path, answer: Mapping[str, Any]) -> Measurement:
+    """The agent's answer as a record. Raises ToolError with the runtime's message when it failed."""
+    if "error" in answer:
+        raise ToolError(f"{url}: {model.name} does not run: {answer['error']}")
+    return Measurement.from_dict({**answer, "board": url, "model": model.name}, f"the answer of {url}")
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
