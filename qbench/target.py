@@ -6,7 +6,7 @@ Numbers carry their unit in the name and their source in the file. A field that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qbench.affine import Scheme
 from qbench.errors import PrecisionUnavailable, TargetError
@@ -27,6 +27,8 @@ class QuantScheme:
     """How a target stores the tensors of one integer precision.
 
     weight_block   input channels that share a scale under per-group granularity; 0: the target has no such weights
+    weight_axis    (ONNX operator, "tensor" or "input") for those whose weights the target takes otherwise than with one scale per
+                   output channel: one for the whole tensor, or one per input channel (BUG case B09)
     """
 
     activation: Scheme
@@ -34,6 +36,11 @@ class QuantScheme:
     weight_per_channel: bool       # False: the target takes per-tensor weights only
     bias_bits: int = 32
     weight_block: int = 0
+    weight_axis: tuple[tuple[str, str], ...] = ()
+
+    def axis_of(self, op: str) -> str:
+        """"output", "input" or "tensor": what has a scale of its own in a weight of ONNX operator `op`."""
+        return dict(self.weight_axis).get(op, "output") if self.weight_per_channel else "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,39 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerBasis:
+    """What watts and joules rest on.
+
+    what          whose watts they are: "board power, idle included"
+    factor_low, factor_high   80 % interval of power as factors on the prediction, its latency being right; None: nothing was held out
+    """
+
+    what: str
+    fitted_on: str
+    validated_on: str
+    interval: str
+    factor_low: float | None = None
+    factor_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalRule:
+    """When the chip's driver slows it down, or holds its voltage up.
+
+    throttle_above_c, release_below_c   between the two, the state before stays
+    throttled_clock_hz                  fastest clock while throttled
+    cold_below_c, cold_min_volts        below this temperature the supply does not go under these volts
+    """
+
+    throttle_above_c: float
+    release_below_c: float
+    throttled_clock_hz: float
+    cold_below_c: float
+    cold_min_volts: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
     """A published figure that no model reads. value   in the unit that its key ends with, or a text"""
 
@@ -89,6 +129,25 @@ class Layout:
     channel_align_bytes: int | None = None
     base_align_bytes: int | None = None
     width_align_elements: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """How the toolchain lays out memory, and how much the device has. None or "": no public source says.
+
+    allocator           "rknn-toolkit2": its own placement is repeated; "": the smallest that is found here
+    shares              what shares bytes, out of `qbench.cost.sharing.WAYS`; None: views, in-place maps, parts of Concat and Split
+    runtime_ram_bytes   RAM that the runtime takes beside the tensors
+    ram_bytes, flash_bytes   of a microcontroller
+    sources             key -> where it is written
+    """
+
+    allocator: str = ""
+    shares: tuple[str, ...] | None = None
+    runtime_ram_bytes: int = 0
+    ram_bytes: int | None = None
+    flash_bytes: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,6 +187,11 @@ class Target:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)   # precision that the chip lacks -> why, with its source
     fixed_outputs: str = ""                       # how Softmax and Sigmoid outputs are stored: see `qbench.fixed`; "" as calibrated
+    power: PowerBasis | None = None               # None: relative
+    voltage_bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)   # silicon bin -> volts of each operating point
+    thermal: ThermalRule | None = None            # None: no public rule
+    memory: MemoryRules = MemoryRules()
+    rules: str = ""                               # rule set about operators in `qbench.targets.rules`; "" none: the lists above say all
 
     def toolkit(self, version: str | None) -> str:
         """The version to use. Raises TargetError for one that is not listed."""
@@ -173,3 +237,20 @@ class Target:
                 return p
         raise TargetError(f"target {self.name}: no operating point {name!r}; its table has "
                           f"{', '.join(p.name for p in self.operating_points)}")
+
+    def at_bin(self, name: str) -> Target:
+        """The chip with the voltages of one silicon bin. Raises TargetError for a bin that its table does not hold."""
+        if name not in self.voltage_bins:
+            raise TargetError(f"target {self.name}: no voltage bin {name!r}; its table has {', '.join(self.voltage_bins) or 'none'}")
+        points = zip(self.operating_points, self.voltage_bins[name], strict=True)
+        return replace(self, operating_points=tuple(replace(p, volts=v) for p, v in points))
+
+    @property
+    def energy_factors(self) -> tuple[float, float] | None:
+        """80 % interval of the energy of an inference as factors: that of its latency times that of its power, so rather too wide.
+
+        None where watts are relative, or nothing was held out.
+        """
+        if self.power is None or self.power.factor_low is None or self.power.factor_high is None:
+            return None
+        return self.latency_factor_low * self.power.factor_low, self.latency_factor_high * self.power.factor_high

@@ -11,22 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from qbench.affine import Scheme
+from qbench.cost.arena import ALLOCATORS
 from qbench.cost.parameters import read_parameters
+from qbench.cost.sharing import WAYS
 from qbench.errors import TargetError, UnknownName
 from qbench.fixed import CALIBRATED, STYLES
 from qbench.network import Precision
 from qbench.target import (
     Fact,
     Layout,
+    MemoryRules,
     OperatingPoint,
     OperatorSupport,
+    PowerBasis,
     PrecisionSupport,
     Provenance,
     QuantScheme,
     Target,
+    ThermalRule,
 )
 
 FOLDER = Path(__file__).parent
+RULE_SETS = ("", "rknn", "qnn", "coreml")
+"""Names of the rule sets of `qbench.targets.rules`."""
 
 
 def names() -> tuple[str, ...]:
@@ -136,7 +143,8 @@ class _Table:
 def _target(t: _Table, name: str) -> Target:
     t.only("name", "title", "aliases", "toolkits", "cost_model", "latency_factor_low", "latency_factor_high", "power_is_relative",
            "provenance", "operating_points", "operating_points_source", "precisions", "cpu_ops", "cpu_ops_source", "cost", "fixed_outputs",
-           "fixed_outputs_source", "layout", "operators", "facts", "refused")
+           "fixed_outputs_source", "layout", "operators", "facts", "refused", "power", "voltage_bins",
+           "voltage_bins_source", "thermal", "rules", "memory")
     if t.text("name") != name:
         raise t.refuse("name", f"{name!r}, the name of the file")
     toolkits = t.texts("toolkits")
@@ -151,18 +159,28 @@ def _target(t: _Table, name: str) -> Target:
     cpu_ops = t.texts("cpu_ops", ())
     if cpu_ops:
         sources["cpu_ops"] = t.text("cpu_ops_source")
+    rules = t.text("rules", "")
+    if rules not in RULE_SETS:
+        raise t.refuse("rules", f"one of {', '.join(s for s in RULE_SETS if s)}, or no such key")
     fixed_outputs = t.text("fixed_outputs", CALIBRATED)
     if fixed_outputs not in STYLES:
         raise t.refuse("fixed_outputs", f"one of {', '.join(s for s in STYLES if s)}, or no such key")
     if fixed_outputs:
         sources["fixed_outputs"] = t.text("fixed_outputs_source")
+    bins = _bins(t, points) if "voltage_bins" in t.body else {}
+    if bins:
+        sources["voltage_bins"] = t.text("voltage_bins_source")
+    power = _power(t.table("power")) if "power" in t.body else None
+    if t.flag("power_is_relative") == bool(power) or bool(power) != bool(cost.get("base_watts")):
+        raise t.refuse("power_is_relative", "false beside a [power] table and cost.base_watts, true without them")
     return Target(
         name=name, title=t.text("title"), toolkits=toolkits, precisions=_precisions(t, toolkits), operating_points=points, cost_model=kind,
         cost=cost, latency_factor_low=t.number("latency_factor_low", 0.01, 1.0, "; it multiplies the prediction"),
         latency_factor_high=t.number("latency_factor_high", 1.0, 100.0, "; it multiplies the prediction"),
         power_is_relative=t.flag("power_is_relative"), provenance=_provenance(t.table("provenance")), sources=sources, cpu_ops=cpu_ops,
-        fixed_outputs=fixed_outputs,
+        fixed_outputs=fixed_outputs, rules=rules, power=power, voltage_bins=bins, thermal=_thermal(t.table("thermal")) if "thermal" in t.body else None,
         layout=_layout(t.table("layout")) if "layout" in t.body else Layout(),
+        memory=_memory(t.table("memory")) if "memory" in t.body else MemoryRules(),
         operators=_operators(t.table("operators")) if "operators" in t.body else None,
         facts=_facts(t.table("facts")) if "facts" in t.body else {}, refused=_refused(t) if "refused" in t.body else {})
 
@@ -170,6 +188,34 @@ def _target(t: _Table, name: str) -> Target:
 def _provenance(t: _Table) -> Provenance:
     t.only("fitted_on", "validated_on", "interval")
     return Provenance(t.text("fitted_on"), t.text("validated_on"), t.text("interval"))
+
+
+def _power(t: _Table) -> PowerBasis:
+    t.only("what", "factor_low", "factor_high", "fitted_on", "validated_on", "interval")
+    return PowerBasis(t.text("what"), t.text("fitted_on"), t.text("validated_on"), t.text("interval"),
+                      t.number("factor_low", 0.01, 1.0, "; it multiplies the prediction"), t.number("factor_high", 1.0, 100.0, "; it multiplies the prediction"))
+
+
+def _bins(t: _Table, points: Sequence[OperatingPoint]) -> dict[str, tuple[float, ...]]:
+    """Volts of every operating point by silicon bin; the first bin is the one that the operating points carry."""
+    table, found = t.table("voltage_bins"), dict[str, tuple[float, ...]]()
+    for name, volts in table.body.items():
+        if (not isinstance(volts, list) or len(volts) != len(points)
+                or not all(isinstance(v, float) and 0.4 <= v <= 1.5 for v in volts) or volts != sorted(volts)):
+            raise table.refuse(name, f"{len(points)} voltages of 0.4 to 1.5 that never fall, one per operating point")
+        if not found and tuple(volts) != tuple(p.volts for p in points):
+            raise table.refuse(name, "the voltages of operating_points, whose bin comes first")
+        found[name] = tuple(volts)
+    return found
+
+
+def _thermal(t: _Table) -> ThermalRule:
+    t.only("throttle_above_c", "release_below_c", "throttled_clock_hz", "cold_below_c", "cold_min_volts", "source")
+    above, below = t.number("throttle_above_c", 0.0, 150.0), t.number("release_below_c", 0.0, 150.0)
+    if below >= above:
+        raise t.refuse("release_below_c", f"less than throttle_above_c, {above:g}")
+    return ThermalRule(above, below, t.number("throttled_clock_hz", 1e6, 1e10, " hertz. Megahertz by mistake?"),
+                       t.number("cold_below_c", -60.0, below), t.number("cold_min_volts", 0.4, 1.5, ". Millivolts by mistake?"), t.text("source"))
 
 
 def _layout(t: _Table) -> Layout:
@@ -180,6 +226,20 @@ def _layout(t: _Table) -> Layout:
     whole = {key: int(e.number("value", 1, 1 << 24)) for key, e in entries.items() if key != "native"}
     native = entries["native"].text("value") if "native" in entries else None
     return Layout(native, sources={key: e.text("source") for key, e in entries.items()}, **whole)
+
+
+def _memory(t: _Table) -> MemoryRules:
+    t.only("allocator", "shares", "runtime_ram_bytes", "ram_bytes", "flash_bytes")
+    entries = {key: t.table(key) for key in t.body}
+    for entry in entries.values():
+        entry.only("value", "source")
+    sizes = {key: e.whole("value", 0, 1 << 40) for key, e in entries.items() if key.endswith("_bytes")}
+    allocator, ways = "", None
+    if "allocator" in entries and (allocator := entries["allocator"].text("value")) not in ALLOCATORS:
+        raise entries["allocator"].refuse("value", f"one of {', '.join(ALLOCATORS)}, or no such key")
+    if "shares" in entries and not set(ways := entries["shares"].texts("value")) <= set(WAYS):
+        raise entries["shares"].refuse("value", f"a list out of {', '.join(WAYS)}")
+    return MemoryRules(allocator, ways, sources={key: e.text("source") for key, e in entries.items()}, **sizes)
 
 
 def _operators(t: _Table) -> OperatorSupport:
@@ -245,9 +305,23 @@ def _precisions(t: _Table, toolkits: tuple[str, ...]) -> tuple[PrecisionSupport,
 
 
 def _scheme(t: _Table) -> QuantScheme:
-    t.only("activation", "weight", "weight_per_channel", "bias_bits", "weight_block")
+    t.only("activation", "weight", "weight_per_channel", "bias_bits", "weight_block", "weight_axis")
     block = t.whole("weight_block", 2, 4096) if "weight_block" in t.body else 0
-    return QuantScheme(_codes(t.table("activation")), _codes(t.table("weight")), t.flag("weight_per_channel"), t.whole("bias_bits", 8, 64), block)
+    return QuantScheme(_codes(t.table("activation")), _codes(t.table("weight")), t.flag("weight_per_channel"), t.whole("bias_bits", 8, 64), block, _weight_axis(t))
+
+
+def _weight_axis(t: _Table) -> tuple[tuple[str, str], ...]:
+    """Operators whose weights have no scale per output channel, entries OPERATOR = "tensor" or "input"."""
+    if "weight_axis" not in t.body:
+        return ()
+    if not t.flag("weight_per_channel"):
+        raise t.refuse("weight_axis", "no such key where weight_per_channel is false: every weight has one scale then")
+    table = t.table("weight_axis")
+    table.only("Conv", "ConvTranspose", "Gemm", "MatMul")
+    for op, axis in table.body.items():
+        if axis != "tensor" and (op, axis) != ("ConvTranspose", "input"):
+            raise table.refuse(op, '"tensor", or for ConvTranspose "input"')
+    return tuple(sorted(table.body.items()))
 
 
 def _codes(t: _Table) -> Scheme:

@@ -1,0 +1,91 @@
+"""Which operators a target runs, per type and per kernel, by the rules that its file names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qbench.network import Network, Precision
+from qbench.support import Operator, Placement, Rules, Verdict
+from qbench.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A node that is not simply on the NPU."""
+
+    node: str
+    placement: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLine:
+    """One operator type.
+
+    placements   how many nodes go where, at the precision in use
+    at           precision -> the worst placement of its nodes
+    why          reasons, one each, with the rule that is broken
+    limits       texts of the rules about the type
+    source       who says so
+    """
+
+    op: str
+    count: int
+    placements: Mapping[str, int]
+    at: Mapping[str, str]
+    why: tuple[str, ...]
+    limits: tuple[str, ...]
+    source: str
+    nodes: tuple[Elsewhere, ...]
+
+    @property
+    def worst(self) -> Placement:
+        return max((Placement(p) for p in self.placements), key=lambda p: p.severity)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """lines     operator types, worst first
+    kernels   kernel -> the worst placement of its nodes, at the precision in use
+    remarks   about the model as a whole
+    """
+
+    lines: tuple[OperatorLine, ...]
+    kernels: Mapping[str, Placement]
+    remarks: tuple[str, ...]
+
+
+def place_operators(operators: Mapping[str, Operator], network: Network, rules: Rules, target: Target, toolkit: str, precision: Precision) -> Placed:
+    """Judges every node at every precision that the toolkit offers; `precision` is the one in use."""
+    judged = {p: {n: rules.judge(o, target, p, toolkit) for n, o in operators.items()} for p in target.available(toolkit)}
+    verdicts = judged[precision]
+    types: dict[str, list[Operator]] = {}
+    for o in operators.values():
+        types.setdefault(o.op, []).append(o)
+    lines = [_line(op, members, judged, precision, rules, toolkit) for op, members in types.items()]
+    kernels = {k.name: max((verdicts[n].placement for n in k.nodes if n in verdicts), key=lambda p: p.severity, default=Placement.UNKNOWN)
+               for k in network.kernels}
+    return Placed(tuple(sorted(lines, key=lambda x: (-x.worst.severity, -x.count, x.op))), kernels,
+                  tuple(_remarks(operators, rules, toolkit)))
+
+
+def _line(op: str, members: Sequence[Operator], judged: Mapping[Precision, Mapping[str, Verdict]], precision: Precision, rules: Rules,
+          toolkit: str) -> OperatorLine:
+    found = [(o.name, judged[precision][o.name]) for o in members]
+    counts: dict[str, int] = {}
+    for _, v in found:
+        counts[str(v.placement)] = counts.get(str(v.placement), 0) + 1
+    at = {str(p): str(max((verdicts[o.name].placement for o in members), key=lambda x: x.severity)) for p, verdicts in judged.items()}
+    alike = len({v.why for _, v in found}) == 1
+    told = {v.why + (f" ({v.limit})" if v.limit else ""): None for _, v in found if v.why and (alike or v.placement is not Placement.NPU)}
+    sources = {v.source: None for _, v in found if v.source}
+    elsewhere = tuple(Elsewhere(n, str(v.placement), v.why) for n, v in found if v.placement is not Placement.NPU)
+    return OperatorLine(op, len(members), counts, at, tuple(told), rules.limits(op, toolkit), "; ".join(sources), elsewhere)
+
+
+def _remarks(operators: Mapping[str, Operator], rules: Rules, toolkit: str) -> list[str]:
+    opset = max((o.opset for o in operators.values()), default=0)
+    if rules.highest_opset and opset > rules.highest_opset:
+        return [f"the model has opset {opset}; toolkit {toolkit} refused models above opset {rules.highest_opset}: export it with {rules.highest_opset} or lower"]
+    return []

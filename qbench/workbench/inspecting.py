@@ -1,0 +1,112 @@
+"""`qbench inspect`: everything a compiler would stumble over, before it is called. Works on models with open axes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from qbench import targets
+from qbench.cost import CostTable
+from qbench.graph import PreparedModel
+from qbench.inspection.counts import graph_counts
+from qbench.inspection.cures import offers
+from qbench.inspection.dtypes import type_findings
+from qbench.inspection.layouts import layouts
+from qbench.inspection.onchip import on_chip
+from qbench.inspection.opening import Sized, as_option, spelled, with_sizes
+from qbench.inspection.operators import operators_of
+from qbench.inspection.padding import padding
+from qbench.inspection.placing import place_operators
+from qbench.inspection.record import AxisLine, Inspection, OnTarget, Shapes
+from qbench.inspection.segments import fallback
+from qbench.inspection.shapes import cure, open_axes
+from qbench.inspection.sizes import Neighbours, input_sizes, neighbours
+from qbench.network import Precision
+from qbench.support import Operator
+from qbench.target import Target
+from qbench.targets.rules import rules_of
+from qbench.workbench.precisions import precision_of
+
+
+def inspect_model(model: Path, target_names: Sequence[str], *, precision: str | None = None, toolkit: str | None = None,
+                  input_shapes: Mapping[str, tuple[int, ...]] | None = None, input_values: Mapping[str, str] | None = None) -> list[Inspection]:
+    """One report per target, at its fastest operating point.
+
+    precision   of every layer that can take it; default: the target's first
+    Raises ModelError for what is no model, TargetError or UnknownName for what is no target; open axes raise nothing.
+    """
+    chips = [targets.load(name) for name in dict.fromkeys(target_names)]
+    file = spelled(model)
+    opset = file.opset_imports.get("", 0)
+    sized = with_sizes(model, file.graph, input_shapes or {}, input_values or {})
+    shapes = _shapes(file.graph, sized, input_shapes or {})
+    if sized.prepared is None or sized.static is None:
+        return [_without(t, toolkit, precision, model.stem, shapes) for t in chips]
+    facts = _Facts(model.stem, shapes, file.graph, sized.prepared, sized.static.graph, operators_of(sized.static.graph, opset), neighbours(sized.prepared))
+    return [_on(t, toolkit, precision, facts) for t in chips]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What no target changes. file   the graph as spelled; static   folded at static shapes"""
+
+    name: str
+    shapes: Shapes
+    file: ir.Graph
+    prepared: PreparedModel
+    static: ir.Graph
+    operators: Mapping[str, Operator]
+    around: Neighbours
+
+
+def _shapes(graph: ir.Graph, sized: Sized, asked: Mapping[str, tuple[int, ...]]) -> Shapes:
+    fixes = {name: as_option(name, shape) for name, shape in sized.shapes.items()}
+    fixed: dict[str, Any] = {str(v.name): v.shape for v in _values(sized.static.graph)} if sized.static else {}
+    lines = []
+    for a in open_axes(graph):
+        later = fixed.get(a.tensor)
+        size = later[a.axis] if later is not None and a.axis is not None and a.axis < len(later) else None
+        lines.append(AxisLine(a.tensor, a.axis, a.symbol, a.origins, tuple(cure(o, fixes) for o in a.origins),
+                              size if isinstance(size, int) else None, sized.static is not None and a.tensor not in fixed))
+    beyond_batch = {str(v.name) for v in graph.inputs if any(not isinstance(d, int) for d in list(v.shape or ())[1:])}
+    assumed = {n: s for n, s in sized.shapes.items() if n not in asked and n in beyond_batch}
+    return Shapes(len(_values(graph)), tuple(lines), assumed, sized.reason, type_findings(graph))
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *(v for n in graph for v in n.outputs if v.name and n.op_type != "Constant")]
+
+
+def _precision(target: Target, version: str, asked: str | None) -> Precision:
+    chosen = precision_of(asked) if asked else target.available(version)[0]
+    target.support(chosen, version)
+    return chosen
+
+
+def _basis(target: Target) -> dict[str, str]:
+    return {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval}
+
+
+def _without(target: Target, toolkit: str | None, precision: str | None, name: str, shapes: Shapes) -> Inspection:
+    version = target.toolkit(toolkit)
+    return Inspection(name, target.name, version, str(_precision(target, version, precision)), target.operating_points[-1].name, shapes, None, _basis(target))
+
+
+def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Facts) -> Inspection:
+    version, point, network = target.toolkit(toolkit), target.operating_points[-1], facts.prepared.network
+    chosen = _precision(target, version, precision)
+    table = CostTable.build(network, replace(target, operating_points=(point,)), version)
+    codes = table.uniform(chosen)
+    price, rows = table.price(codes[None], point.name)[0], table.kernel_table(codes, point.name)
+    placed = place_operators(facts.operators, network, rules_of(target), target, version, chosen)
+    found = OnTarget(
+        price.latency_ms, price.latency_ms_low, price.latency_ms_high, placed.lines, placed.remarks,
+        fallback(network, placed.kernels, table.model, rows, chosen, point, target.sources.get("cost.cpu_bytes_per_s", "")),
+        padding(table, rows, point), input_sizes(facts.around, target, version, chosen, point), layouts(table, rows, chosen, point),
+        on_chip(table, chosen),
+        graph_counts(facts.file, facts.static, network, table.model, chosen), offers(placed, facts.operators))
+    return Inspection(facts.name, target.name, version, str(chosen), point.name, facts.shapes, found, _basis(target))
