@@ -1,9 +1,13 @@
-"""Energy: relative numbers from published tables of arithmetic and memory accesses. Without a measured watt, compare only.
+"""Energy of arithmetic, memory accesses and time: relative from published tables alone, in watts where readings scale them.
+
+    P(V, f) = C_eff V^2 f activity + V I_leak(T) + P_base,   I_leak(T) = I_25 exp(k (T - 25))
 
 Source: Horowitz 2014 (ISSCC), figure 1.1.9, and Jouppi et al. 2021 (ISCA), table 2, for the constants; voltage scaling E ~ V^2.
 """
 
 from __future__ import annotations
+
+from math import exp
 
 from qbench.cost.parameters import EnergyParameters
 from qbench.network import Precision
@@ -31,7 +35,14 @@ def dynamic_joules(macs: float, padded_macs: float, onchip_bytes: float, dram_by
     return on_die * p.control_factor * voltage_scale(point, p) + dram_bytes * p.dram_pj_per_byte * PICO
 
 
+def leakage_watts(point: OperatingPoint, p: EnergyParameters, celsius: float = 25.0) -> float:
+    """Power of the leakage current at this supply and die temperature; 0 where no reading has separated it."""
+    return p.leakage_amperes * (point.volts or p.reference_volts) * exp(p.leakage_per_kelvin * (celsius - 25.0))
+
+
 def static_watts(macs_per_cycle: float, top: OperatingPoint, point: OperatingPoint, p: EnergyParameters) -> float:
-    """Power that flows whatever runs: `static_share` of the array's full INT8 power at `top`, linear in the supply."""
+    """Power that flows whatever runs: what was read (base and leakage at 25 C), and `static_share` of the array's full INT8 power at `top`,
+    linear in the supply, where nothing was."""
     full = macs_per_cycle * top.clock_hz * mac_joules(Precision.INT8, p) * p.control_factor * voltage_scale(top, p)
-    return p.static_share * full * (1.0 if point.volts is None else point.volts / p.reference_volts)
+    assumed = p.static_share * full * (1.0 if point.volts is None else point.volts / p.reference_volts)
+    return assumed + p.base_watts + leakage_watts(point, p)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 
 from qbench.errors import TargetError
 
@@ -23,6 +23,8 @@ class EnergyParameters:
     padding_activity  share of a padded MAC's energy that is spent although its operand is padding (clock gating)
     static_share      static power as a share of the power of the array at full INT8 rate and the reference voltage
     reference_volts   supply at which the numbers above hold
+    base_watts        measured: flows whatever runs, the board's idle power included; 0 where no watt is known
+    leakage_amperes, leakage_per_kelvin   current of the supply at rest at 25 C, and its exponential growth with temperature
     """
 
     mac_int8_pj: float
@@ -35,6 +37,9 @@ class EnergyParameters:
     padding_activity: float
     static_share: float
     reference_volts: float
+    base_watts: float = field(default=0.0, kw_only=True)
+    leakage_amperes: float = field(default=0.0, kw_only=True)
+    leakage_per_kelvin: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
