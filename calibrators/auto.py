@@ -14,7 +14,7 @@ from qbench.calibrators.noise import Noise
 from qbench.errors import InputError
 from qbench.protocols import Seen
 
-USUAL = Specs("minmax/percentile:p=99.999/percentile/percentile:p=99.9/mse/sqnr:clip=3.0/kl")
+USUAL = Specs("minmax/percentile:p=99.999/percentile/percentile:sided=magnitude/percentile:p=99.9/mse/sqnr:clip=3.0/kl/mae")
 """From no clipping to strong clipping, the methods of onnxruntime and AIMET among them."""
 
 

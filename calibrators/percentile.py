@@ -51,8 +51,8 @@ class Percentile:
 
 
 def _magnitude(seen: Seen, share: float) -> float:
-    """The magnitude that a `share` of the values does not exceed."""
+    """The least magnitude that at least a `share` of the values does not exceed."""
     centres, counts = seen.histogram()
     order = np.argsort(np.abs(centres), kind="stable")
-    at = int(np.searchsorted(np.cumsum(counts[order]), share * (seen.count - 1), side="right"))
+    at = int(np.searchsorted(np.cumsum(counts[order]), share * seen.count * (1.0 - 1e-12)))    # 0.9999 * 10000 is a hair above 9999
     return float(abs(centres[order[min(at, order.size - 1)]]))

@@ -10,6 +10,7 @@
         TargetError                  a target file or an operating point is wrong
         PrecisionUnavailable         the chip, or the toolkit version in use, lacks a precision
         BudgetError                  a budget text cannot be read
+        PresetError                  a preset file is wrong, or its product cannot be built
       NotObserved                    a tensor never occurred in the calibration data
       ToolError                      exit code 3: an external tool or board failed
 """
@@ -55,6 +56,10 @@ class PrecisionUnavailable(InputError):
 
 class BudgetError(InputError):
     """A budget text cannot be read."""
+
+
+class PresetError(InputError):
+    """A preset file is wrong, or what it asks for contradicts itself."""
 
 
 class NotObserved(QbenchError):

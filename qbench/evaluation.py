@@ -19,10 +19,10 @@ import onnx_ir as ir
 from qbench import qdq
 from qbench.errors import NonFinite
 from qbench.graph import PreparedModel
-from qbench.metrics import Fidelity, class_axis, interval, paired_drop
+from qbench.metrics import Fidelity, by_class, class_axis, interval, paired_drop
 from qbench.network import Network
 from qbench.plan import Plan
-from qbench.protocols import Accuracy, Array, Batch, Dataset, Metric, Progress, silent
+from qbench.protocols import Accuracy, Array, Batch, ClassAccuracy, Dataset, Metric, Progress, silent
 from qbench.runtime import Session, integer_kernels_saturate
 
 BATCH_ELEMENTS = 1 << 16
@@ -105,7 +105,8 @@ class OnnxEvaluator:
         """The float model itself."""
         rows = self._rows[:samples]
         value, low, high = interval(self.metric, rows, self.seed)
-        return Accuracy(self.metric.name, value, low, high, len(rows), 0.0, 0.0, 0.0, float("inf"), 1.0, 0.0, self._seconds)
+        return Accuracy(self.metric.name, value, low, high, len(rows), 0.0, 0.0, 0.0, float("inf"), 1.0, 0.0, self._seconds,
+                        classes=self._classes(rows))
 
     def evaluate(self, plan: Plan, samples: int | None = None) -> Accuracy:
         """Build the plan's model and run it on the first `samples` samples (all when None).
@@ -142,7 +143,11 @@ class OnnxEvaluator:
         value, low, high = interval(self.metric, rows, self.seed)
         drop, drop_low, drop_high = paired_drop(self.metric, self._rows[:len(rows)], rows, self.seed)
         return Accuracy(self.metric.name, value, low, high, len(rows), drop, drop_low, drop_high,
-                        fidelity.sqnr_db, fidelity.cosine, fidelity.kl, seconds, self.simulate)
+                        fidelity.sqnr_db, fidelity.cosine, fidelity.kl, seconds, self.simulate, self._classes(rows))
+
+    def _classes(self, rows: Array) -> tuple[ClassAccuracy, ...]:
+        """Class by class on the whole set; on the first samples only, a class would rest on next to nothing."""
+        return by_class(self.metric, self._rows, rows, self.seed) if len(rows) == len(self._rows) else ()
 
     # -- samples and prefixes
 

@@ -2,6 +2,7 @@
 
     open        uri, experiment, target, folder, pid, host      begin    study, params
     candidate   the candidate's JSON and its plan's file        note     text
+    measured    the candidate's JSON, with what a board said
     where       answered with uri, experiment, run              finish   result, artifacts; answered likewise
     stop        status, reason
 The end of stdin without finish or stop means that the search was killed.
@@ -24,6 +25,7 @@ from typing import Any, TextIO
 FACTS = ("calibrator", "granularity", "op_point", "origin", "plan_key")
 NUMBERS = ("accuracy", "accuracy_low", "accuracy_high", "drop", "drop_low", "drop_high", "sqnr_db", "cosine", "kl", "samples",
            "latency_ms", "latency_ms_low", "latency_ms_high", "energy_mj", "power_w", "peak_memory_bytes")
+MEASURED = ("latency_ms", "error_ms", "p90_ms", "p99_ms", "first_run_ms", "load_ms", "power_w", "energy_mj", "temperature_c")
 PAGE = 5000
 """Runs read at a time; a search has tens to hundreds."""
 
@@ -102,6 +104,14 @@ class Writer:
         if told["feasible"] and told["accuracy"] > self.best:
             self.best = told["accuracy"]
             self._log(self.run, {"best_accuracy": self.best}, {}, {}, step=self.count)
+
+    def measured(self, told: Mapping[str, Any]) -> None:
+        """Adds a board's figures to the run of a candidate; its prediction, which they corrected, moves with them."""
+        run_id, _ = self.children.get(told["name"], ("", ""))
+        if run_id:
+            found = told["measured"]
+            self._log(run_id, {**{f"measured.{k}": found[k] for k in MEASURED}, **{k: told[k] for k in NUMBERS if k.startswith("latency")}}, {},
+                      {"qbench.board": found["board"], "qbench.recorded": str(found["recorded"]), "qbench.unstable": "; ".join(found["unstable"])}, step=1)
 
     def finish(self, result: Mapping[str, Any], artifacts: list[str]) -> None:
         chosen = result["chosen"] or {}
@@ -186,6 +196,8 @@ class Session:
                 self.writer.begin(told["study"], told["params"])
             elif do == "candidate":
                 self.writer.candidate(told)
+            elif do == "measured":
+                self.writer.measured(told)
             elif do == "note":
                 self.writer.notes.append(told["text"])
             elif do == "finish":

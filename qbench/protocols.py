@@ -78,6 +78,8 @@ class Seen(Protocol):
     def maximum(self) -> float: ...                 # exact
     @property
     def zeros(self) -> int: ...                     # values that are exactly 0
+    @property
+    def negative_inf(self) -> int: ...              # values of -infinity, which no extreme counts
     def quantile(self, q: float) -> float: ...      # 0 <= q <= 1, relative error <= 2**-10
     def histogram(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]: ...
     # centres (ascending, signed) and counts of the non-empty cells; sums to `count`
@@ -107,6 +109,20 @@ class Calibrator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassAccuracy:
+    """The task metric of one class, with the intervals of `Accuracy`. samples   those it rests on"""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    drop: float
+    drop_low: float
+    drop_high: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Accuracy:
     """The task metric of one model on one set of samples, higher is better, in the metric's own unit (0..1).
 
@@ -114,6 +130,7 @@ class Accuracy:
     drop           float value minus this value on the same samples; drop_low, drop_high its paired 95 % interval
     sqnr_db, cosine, kl    of the first output against the float model on the same samples; kl is nan without classes
     seconds        wall time of the evaluation
+    classes        class by class, for a metric that has classes, on the whole set; of many those that lost most
     """
 
     metric: str
@@ -129,6 +146,11 @@ class Accuracy:
     kl: float
     seconds: float
     simulated: bool = False        # Q/DQ run in float because the host's integer kernels saturate
+    classes: tuple[ClassAccuracy, ...] = ()
+
+    def __post_init__(self) -> None:
+        """`Accuracy(**body)` undoes `asdict`, also after JSON, which knows neither tuples nor records."""
+        object.__setattr__(self, "classes", tuple(ClassAccuracy(**c) if isinstance(c, dict) else c for c in self.classes))
 
 
 @dataclass(frozen=True, slots=True)

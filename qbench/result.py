@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from qbench.protocols import Accuracy, Price
+from qbench.board import Measurement
+from qbench.protocols import Accuracy, ClassAccuracy, Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Candidate:
     origin    where it came from: "reference", "uniform", "milp", "nsga2", "polish" ...
     plan      path of its plan.json relative to the result folder; "" for the float reference
     layers    units per precision
-    feasible  meets every budget with its predicted mean; `sure` also with the upper end of the interval
+    feasible  meets every budget with its predicted mean; `sure` also with the upper end of the interval. Where a board measured it, by that
+    measured  what a board said; `price` stays a prediction
     """
 
     name: str
@@ -32,6 +34,7 @@ class Candidate:
     price: Price
     feasible: bool
     sure: bool
+    measured: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,10 @@ class SearchResult:
     partial: bool = False              # stopped by the user before it was done
     unsure: tuple[str, ...] = ()
     """Limits that the chosen plan meets, but not with the unfavourable end of its interval."""
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+    """Every operator under the chosen plan, its precision and the reason, shares of work: `qbench.coverage.Coverage.to_dict`."""
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    """Of a search under a preset: `name`, `title` and `derivation`, the lines that lead from the product to the limits."""
     verified: Mapping[str, float] = field(default_factory=dict)
     """Accuracy of the written file, read back: `written`; with the FP16 rounding of its float units emulated: `fp16_emulated`."""
 
@@ -80,10 +87,11 @@ class SearchResult:
             "granularity": c.granularity, "layers": dict(c.layers),
             "accuracy": a.value, "accuracy_low": a.low, "accuracy_high": a.high, "metric": a.metric, "samples": a.samples,
             "drop": a.drop, "drop_low": a.drop_low, "drop_high": a.drop_high,
+            "classes": [asdict(k) for k in a.classes],
             "sqnr_db": a.sqnr_db, "cosine": a.cosine, "kl": a.kl,
             "latency_ms": p.latency_ms, "latency_ms_low": p.latency_ms_low, "latency_ms_high": p.latency_ms_high,
             "power_w": p.power_w, "energy_mj": p.energy_mj, "peak_memory_bytes": p.peak_memory_bytes, "op_point": p.op_point,
-            "feasible": c.feasible, "sure": c.sure,
+            "feasible": c.feasible, "sure": c.sure, "measured": c.measured.to_dict() if c.measured else None,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,7 +106,7 @@ class SearchResult:
             "chosen": one(self.chosen) if self.chosen else None, "front": [one(c) for c in self.front],
             "candidates": [one(c) for c in self.candidates], "sensitivity": [dict(r) for r in self.sensitivity],
             "provenance": dict(self.provenance), "warnings": list(self.warnings), "mlflow": dict(self.mlflow),
-            "verified": dict(self.verified), "unsure": list(self.unsure),
+            "coverage": dict(self.coverage), "preset": dict(self.preset), "verified": dict(self.verified), "unsure": list(self.unsure),
         }
         return _finite(body)  # type: ignore[no-any-return]
 
@@ -113,7 +121,7 @@ def result_from_dict(body: Mapping[str, Any]) -> SearchResult:
         chosen=_candidate(body["chosen"]) if body["chosen"] else None, front=tuple(map(_candidate, body["front"])),
         candidates=tuple(map(_candidate, body["candidates"])), sensitivity=tuple(body["sensitivity"]), target=body["target"], toolkit=body["toolkit"],
         model=body["model"], provenance=body["provenance"], warnings=tuple(body["warnings"]), mlflow=body["mlflow"], partial=body["partial"],
-        verified=body["verified"], unsure=tuple(body["unsure"]))
+        coverage=body.get("coverage", {}), preset=body.get("preset", {}), verified=body["verified"], unsure=tuple(body["unsure"]))
 
 
 def _candidate(c: Mapping[str, Any]) -> Candidate:
@@ -122,11 +130,16 @@ def _candidate(c: Mapping[str, Any]) -> Candidate:
 
     sqnr = float("inf") if c["sqnr_db"] is None else float(c["sqnr_db"])
     accuracy = Accuracy(c["metric"], number("accuracy"), number("accuracy_low"), number("accuracy_high"), c["samples"], number("drop"),
-                        number("drop_low"), number("drop_high"), sqnr, number("cosine"), number("kl"), 0.0)
+                        number("drop_low"), number("drop_high"), sqnr, number("cosine"), number("kl"), 0.0, classes=tuple(map(_class, c.get("classes", ()))))
     price = Price(number("latency_ms"), number("latency_ms_low"), number("latency_ms_high"), number("energy_mj"), number("power_w"),
                   int(c["peak_memory_bytes"] or 0), c["op_point"])
     return Candidate(c["name"], c["origin"], c["plan"], c["plan_key"], c["calibrator"], c["granularity"], c["layers"], accuracy, price,
-                     c["feasible"], c["sure"])
+                     c["feasible"], c["sure"], Measurement.from_dict(c["measured"], "summary.json") if c.get("measured") else None)
+
+
+def _class(k: Mapping[str, Any]) -> ClassAccuracy:
+    known: dict[str, Any] = {key: float("nan") if v is None else v for key, v in k.items()}
+    return ClassAccuracy(**known)
 
 
 def _finite(x: Any) -> Any:

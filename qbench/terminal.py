@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+CHANGES_WIDTH = 140                # columns that a table with a change on every line needs
 PATIENCE_S = 2.0              # work that takes less shows no bar
 _STYLE = {"yes": "green", "on the mean": "yellow", "no": "red"}
 
@@ -57,7 +58,8 @@ def _first_fitting(layouts: Sequence[Callable[[], Table]], width: int) -> Table:
     return layouts[-1]()
 
 
-def _table(caption: str = "", gap: int = 1) -> Table:
+def plain_table(caption: str = "", gap: int = 1) -> Table:
+    """An empty table in the manner of all of them: a rule below the heading, nothing else. gap   blanks between columns"""
     from rich import box
     from rich.table import Table
 
@@ -81,7 +83,7 @@ def _caption(result: SearchResult) -> str:
 def _plans_down(result: SearchResult) -> Table:
     """One plan a row, value and interval on one line."""
     rows, plans = text.comparison(result), text.side_by_side(result)
-    table = _table(_caption(result))
+    table = plain_table(_caption(result))
     table.add_column("plan", no_wrap=True)
     for q in rows:
         heading = f"{q.short}, {q.unit}" if q.unit else q.short
@@ -95,7 +97,7 @@ def _plans_down(result: SearchResult) -> Table:
 def _plans_across(result: SearchResult, comma: str) -> Table:
     """One quantity a row, the interval below its value; `comma` stands between the interval's ends."""
     plans, tall = text.side_by_side(result), comma.endswith("\n")
-    table = _table(_caption(result), gap=0 if comma == "," else 1)
+    table = plain_table(_caption(result), gap=0 if comma == "," else 1)
     table.add_column("", no_wrap=True)
     for i, (label, _) in enumerate(plans):
         table.add_column(_plain(label.replace(" ", "\n") if tall else label), justify="right", no_wrap=True, style="bold" if _is_last(i, result) else "")
@@ -136,36 +138,50 @@ def warning_list(warnings: Sequence[str]) -> Group:
 def kernel_table(rows: Sequence[Mapping[str, Any]], width: int | None = None, relative_power: bool = True) -> Table:
     """Time, traffic and energy of each kernel in execution order, with the sum below. Names fold, numbers do not.
 
-    rows    name, op, precision, ms, bound, dram_bytes, placement, mj
+    rows    name, op, precision, ms, bound, dram_bytes, placement, mj; where known utilisation, and change {what, saved_ms}
     """
     columns = _columns(width)
-    keys = ["name", "op", "precision", "ms", "bound", "dram_bytes", "placement", "mj"]
+    keys = ["name", "op", "precision", "ms", "bound", "dram_bytes", "utilisation", "placement", "mj", "change"]
+    if columns < CHANGES_WIDTH or not any(r.get("change") for r in rows):
+        keys.remove("change")
     if columns < 100:
-        keys = [k for k in keys if k not in ("placement", "mj") or (k == "placement" and len({r.get(k) for r in rows}) > 1)]
-    heading = {"name": "kernel", "op": "operators", "dram_bytes": "DRAM", "placement": "on", "mj": "mJ", "precision": "prec."}
-    table = _table(f"mJ: {text.RELATIVE}" if relative_power and "mj" in keys else "")
+        keys = [k for k in keys if k not in ("placement", "mj", "utilisation") or (k == "placement" and len({r.get(k) for r in rows}) > 1)]
+    heading = {"name": "kernel", "op": "operators", "dram_bytes": "DRAM", "placement": "on", "mj": "mJ", "precision": "prec.", "utilisation": "array",
+               "change": "one change that would save most"}
+    table = plain_table(f"mJ: {text.RELATIVE}" if relative_power and "mj" in keys else "")
     for key in keys:
-        number = key in ("ms", "dram_bytes", "mj")
-        table.add_column(heading.get(key, key), justify="right" if number else "left", no_wrap=key not in ("name", "op"),
-                         overflow="fold", min_width=10 if key in ("name", "op") else None)
+        number = key in ("ms", "dram_bytes", "mj", "utilisation")
+        folds = key in ("name", "op", "change")
+        table.add_column(heading.get(key, key), justify="right" if number else "left", no_wrap=not folds, overflow="fold", min_width=10 if folds else None)
     for row in rows:
         table.add_row(*(_plain(_kernel_cell(key, row.get(key))) for key in keys))
     table.add_section()
     sums = {key: sum(text.row_number(r, key) or 0.0 for r in rows) for key in ("ms", "dram_bytes", "mj")}
-    table.add_row(*(_plain(_kernel_cell(key, sums.get(key, f"{len(rows)} kernels" if key == "name" else ""))) for key in keys), style="bold")
+    if all(row.get("mj") is None for row in rows):
+        sums.pop("mj")
+    table.add_row(*(_plain(_kernel_cell(key, sums.get(key, f"{len(rows)} kernels" if key == "name" else None))) for key in keys), style="bold")
     return table
 
 
 def _kernel_cell(key: str, value: object) -> str:
     if key == "dram_bytes":
         return text.size(value)
+    if key == "utilisation":                         # kernels without multiply-accumulates use none
+        return f"{100 * value:.0f} %" if isinstance(value, float) and value > 0 else ""
+    if key == "change":
+        return change_text(value) if isinstance(value, Mapping) else ""
     return text.significant(value) if key in ("ms", "mj") else text.plain("" if value is None else value)
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """What one change saves on one kernel."""
+    return f"{text.plain(change['what'])}: -{text.significant(change['saved_ms'], 2)} ms"
 
 
 def targets_table(targets: Sequence[Target], width: int | None = None) -> Table:
     """What can be searched for: precisions with the newest toolkit, operating points, and what the latency model rests on."""
     columns = _columns(width)
-    table = _table()
+    table = plain_table()
     table.add_column("target", no_wrap=True)
     table.add_column("what", overflow="fold")
     table.add_column("precisions", overflow="fold", min_width=9)

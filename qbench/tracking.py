@@ -50,6 +50,7 @@ class NoTracker:
 
     def begin(self, study: str, params: Mapping[str, str]) -> None: ...
     def candidate(self, candidate: Candidate) -> None: ...
+    def measured(self, candidates: Sequence[Candidate]) -> None: ...
     def note(self, text: str) -> None: ...
     def where(self) -> Mapping[str, str]:
         return {}
@@ -107,6 +108,11 @@ class Tracker:
         self._begin_anyway()
         path = str((self._folder / candidate.plan).resolve()) if candidate.plan else ""
         self._send(do="candidate", file=path, **SearchResult.candidate_json(candidate))
+
+    def measured(self, candidates: Sequence[Candidate]) -> None:
+        """What boards said of candidates, beside their predictions, in the runs that `candidate` made."""
+        for c in candidates:
+            self._send(do="measured", **SearchResult.candidate_json(c))
 
     def note(self, text: str) -> None:
         """A line of notes.txt beside the search's run."""

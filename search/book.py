@@ -71,30 +71,41 @@ class Book:
 
     def look(self, config: Config) -> Accuracy:
         """Accuracy on the first samples. Raises TimeUp."""
+        [found] = self.look_all([config])
+        if isinstance(found, QbenchError):
+            raise found
+        return found
+
+    def look_all(self, configs: Sequence[Config]) -> list[Accuracy | QbenchError]:
+        """The same for many, side by side where there is a pool. Raises TimeUp."""
         limit = self.problem.time_limit_s
         if limit is not None and self.bench.wall_s > limit:
             raise TimeUp
-        return self.bench.look(config, self.subset)
+        return self.bench.look_all([(c, self.subset) for c in configs])
 
     def consider(self, config: Config, origin: str, name: str | None = None, always: bool = False) -> Evaluated | None:
         """Evaluates `config` unless it is known; None when it was dropped. `always` skips the quick look's verdict."""
-        config = self.bench.space.canonical(config)
-        if config in self.evaluated:
-            return self.evaluated[config]
-        if config in self.dropped and not always:
-            return None
-        price = self.bench.price(config)
-        quick: Accuracy | None = None
-        try:
-            quick = self.look(config)
-            reason = "" if always else self._hopeless(quick, price)
-            if not reason:
-                return self._accept(config, price, quick, self.bench.look(config, WHOLE), origin, name)
-        except QbenchError as error:
-            reason = f"cannot be evaluated: {error}"
-        self.dropped[config] = Dropped(config, price, quick, reason)
-        self.events.note(f"plan {self.bench.plan_key(config)} ({origin}) dropped: {reason}")
-        return None
+        return self.consider_all([config], origin, name, always)[0]
+
+    def consider_all(self, configs: Sequence[Config], origin: str, name: str | None = None, always: bool = False) -> list[Evaluated | None]:
+        """The same for many at once: the verdict on each goes by what was known before all of them."""
+        asked = [self.bench.space.canonical(c) for c in configs]
+        new = [c for c in dict.fromkeys(asked) if c not in self.evaluated and (always or c not in self.dropped)]
+        quick = dict(zip(new, self.look_all(new), strict=True)) if new else {}
+        prices = {c: self.bench.price(c) for c in new}
+        reasons = {c: "" if always else self._verdict(q, prices[c]) for c, q in quick.items()}
+        worth = [c for c in new if not isinstance(quick[c], QbenchError) and not reasons[c]]
+        whole = dict(zip(worth, self.bench.look_all([(c, WHOLE) for c in worth]), strict=True))
+        for c in new:
+            first, last = quick[c], whole.get(c)
+            failure = next((e for e in (first, last) if isinstance(e, QbenchError)), None)
+            if isinstance(first, Accuracy) and isinstance(last, Accuracy):
+                self._accept(c, prices[c], first, last, origin, name)
+                continue
+            reason = f"cannot be evaluated: {failure}" if failure else reasons[c]
+            self.dropped[c] = Dropped(c, prices[c], first if isinstance(first, Accuracy) else None, reason)
+            self.events.note(f"plan {self.bench.plan_key(c)} ({origin}) dropped: {reason}")
+        return [self.evaluated.get(c) for c in asked]
 
     def costs_of(self, config: Config) -> Costs | None:
         """What a strategy is told of a known config: the whole-set loss, or that of the quick look which dropped it."""
@@ -132,8 +143,10 @@ class Book:
         whole = [(c, e.candidate.accuracy) for c, e in self.evaluated.items()]
         return whole + [(c, d.quick) for c, d in self.dropped.items() if d.quick is not None]
 
-    def _hopeless(self, quick: Accuracy, price: Price) -> str:
-        """Why a plan is not worth the whole set; "" when it may be."""
+    def _verdict(self, quick: Accuracy | QbenchError, price: Price) -> str:
+        """Why a plan is not worth the whole set; "" when it may be, or could not be looked at."""
+        if isinstance(quick, QbenchError):
+            return ""
         if not math.isfinite(quick.drop):
             return f"its {quick.metric} is not a number on the first {quick.samples} of {self.samples} samples"
         feasible = all(v <= 0.0 for v in self.bench.constraints(price).values())
@@ -156,8 +169,7 @@ class Book:
         candidate = Candidate(
             name=chosen, origin=origin, plan=path.as_posix(), plan_key=self.bench.plan_key(config), calibrator=config.calibrator, granularity=config.granularity,
             layers=plan.layers, accuracy=accuracy, price=price, feasible=costs.feasible and math.isfinite(accuracy.drop),
-            sure=all(b.sure_by(price) for b in self.problem.budgets)
-            and (self.problem.max_drop is None or self.problem.max_drop.sure_by(accuracy)))
+            sure=self.problem.sure(price, accuracy))
         found = Evaluated(config, candidate, costs, quick)
         self.dropped.pop(config, None)
         self.evaluated[config] = found

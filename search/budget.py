@@ -3,6 +3,7 @@
     20ms 0.5s 800us      latency of one inference, at most       1.5W 900mW     power, at most
     8mJ 0.01J 500uJ      energy of one inference, at most        64MB 32MiB     peak memory, at most (MB = 10^6, MiB = 2^20)
     30fps                inferences a second, at least
+    20ms worst-case      also the unfavourable end of the predicted interval must keep it: latency, energy and rate
 
 `text` is canonical: it parses back to an equal Budget.
 """
@@ -16,10 +17,15 @@ from decimal import Decimal
 from enum import StrEnum
 
 from qbench.errors import BudgetError
-from qbench.protocols import Accuracy, Price
+from qbench.protocols import Accuracy, ClassAccuracy, Price
+
+Loss = Accuracy | ClassAccuracy
+"""What has a value, and a drop against float with its interval."""
 
 ACCEPTED = "accepted are 20ms, 800us, 0.5s, 1.5W, 900mW, 8mJ, 500uJ, 0.01J, 64MB, 512KB, 32MiB, 1GB and 30fps"
 DROP_ACCEPTED = "accepted are 0.5% or 0.5pt (points of a metric in 0..1), 0.005 (the metric's own unit) and 0.5%rel (of the float value)"
+WORST = "worst-case"
+"""Said behind a limit that also the unfavourable end of an interval must keep."""
 
 
 class Kind(StrEnum):
@@ -61,21 +67,32 @@ def _split(text: str, accepted: str) -> tuple[Decimal, str]:
     return value, found[3]
 
 
+def _rule(text: str) -> tuple[str, bool]:
+    """The limit without the word WORST, and whether it was there."""
+    bare = text.rstrip()
+    return (bare.removesuffix(WORST), True) if bare.endswith(f" {WORST}") else (text, False)
+
+
 def _number(value: Decimal) -> str:
     return format(value.normalize(), "f")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on one predicted quantity. `limit` in the kind's own unit: ms, W, mJ, bytes, inferences per second."""
+    """A limit on one predicted quantity. `limit` in the kind's own unit: ms, W, mJ, bytes, inferences per second.
+
+    worst   the unfavourable end of the prediction's interval counts, not its mean
+    """
 
     kind: Kind
     limit: float
+    worst: bool = False
 
     @staticmethod
     def parse(text: str) -> Budget:
         """Raises BudgetError, saying what is accepted."""
-        value, unit = _split(text, ACCEPTED)
+        bare, worst = _rule(text)
+        value, unit = _split(bare, ACCEPTED)
         unit = unit.replace("µ", "u").replace("μ", "u")
         if unit not in _KIND_OF:
             unit = _BY_LOWER.get(unit.lower(), unit)
@@ -83,12 +100,14 @@ class Budget:
             hint = " (m for milli: mW, mJ)" if unit in ("MW", "MJ") else ""
             raise BudgetError(f"budget {text!r} has {'no unit' if not unit else f'the unknown unit {unit!r}'}{hint}; {ACCEPTED}")
         kind = _KIND_OF[unit]
-        return Budget(kind, float(value * _UNITS[kind][unit]))
+        if worst and kind in (Kind.POWER, Kind.MEMORY):
+            raise BudgetError(f"budget {text!r}: {kind} has no interval, so no worst case; leave {WORST} out")
+        return Budget(kind, float(value * _UNITS[kind][unit]), worst)
 
     @property
     def text(self) -> str:
         """Canonical text: the largest unit that leaves a number of at least 1."""
-        return self.show(self.limit)
+        return self.show(self.limit) + (f" {WORST}" if self.worst else "")
 
     def show(self, value: float) -> str:
         """`value`, in the kind's own unit, in the words of a budget."""
@@ -106,7 +125,10 @@ class Budget:
         return f"{_number(exact / factor)}{unit}"
 
     def value(self, price: Price) -> float:
-        """What `price` says about this budget's quantity, in its own unit."""
+        """What `price` says about this budget's quantity, in its own unit: the mean, or under `worst` the unfavourable end."""
+        return self._mean(price) * self._spread(price) if self.worst else self._mean(price)
+
+    def _mean(self, price: Price) -> float:
         if self.kind is Kind.RATE:
             return 1000.0 / price.latency_ms
         return {Kind.LATENCY: price.latency_ms, Kind.POWER: price.power_w, Kind.ENERGY: price.energy_mj,
@@ -117,23 +139,24 @@ class Budget:
         value = self.value(price)
         return self.limit / value - 1.0 if self.kind is Kind.RATE else value / self.limit - 1.0
 
+    def _spread(self, price: Price) -> float:
+        """Unfavourable end over mean. Energy grows with the time at constant power, so it has the factor of the latency;
+        power and memory have no interval."""
+        late = price.latency_ms_high / price.latency_ms if price.latency_ms > 0.0 else 1.0
+        return {Kind.LATENCY: late, Kind.ENERGY: late, Kind.RATE: 1.0 / late}.get(self.kind, 1.0)
+
     def met_by(self, price: Price) -> bool:
-        """With the predicted mean."""
+        """With the predicted mean, or under `worst` with the unfavourable end of the interval."""
         return self.excess(price) <= 0.0
 
     def sure_by(self, price: Price) -> bool:
-        """Also with the upper end of the latency interval. Energy grows with the time at constant power, so its upper
-        end is taken at the same factor; power and memory have no interval."""
-        late = price.latency_ms_high / price.latency_ms if price.latency_ms > 0.0 else 1.0
-        if self.kind in (Kind.LATENCY, Kind.ENERGY):
-            return self.value(price) * late <= self.limit
-        if self.kind is Kind.RATE:
-            return self.value(price) / late >= self.limit
-        return self.met_by(price)
+        """Also with the unfavourable end of the interval."""
+        value = self._mean(price) * self._spread(price)
+        return value >= self.limit if self.kind is Kind.RATE else value <= self.limit
 
     @property
     def latency_cap_ms(self) -> float | None:
-        """The limit as milliseconds for latency and rate, None for the others."""
+        """The limit as milliseconds for latency and rate, None for the others. Under `worst` no mean beyond it can keep it."""
         if self.kind is Kind.LATENCY:
             return self.limit
         return 1000.0 / self.limit if self.kind is Kind.RATE else None
@@ -154,17 +177,20 @@ class MaxDrop:
     """The accuracy that may be lost against the float model.
 
     limit     in the metric's own unit (0.005 is half a point of a metric in 0..1), or a share of the float value if `relative`
+    worst     the upper end of the drop's paired interval counts, not the drop that was measured
     """
 
     limit: float
     relative: bool = False
+    worst: bool = False
 
     @staticmethod
     def parse(text: str) -> MaxDrop:
         """Raises BudgetError, saying what is accepted."""
-        if re.fullmatch(r"\s*0+(\.0*)?\s*(%|pt|%rel)?\s*", text):
-            return MaxDrop(0.0, text.strip().endswith("rel"))
-        value, unit = _split(text, DROP_ACCEPTED)
+        bare, worst = _rule(text)
+        if re.fullmatch(r"\s*0+(\.0*)?\s*(%|pt|%rel)?\s*", bare):
+            return MaxDrop(0.0, bare.strip().endswith("rel"), worst)
+        value, unit = _split(bare, DROP_ACCEPTED)
         if unit in ("%", "pt", "%rel", "% rel"):
             limit = float(value / 100)
         elif unit == "":
@@ -173,25 +199,30 @@ class MaxDrop:
             raise BudgetError(f"max-drop {text!r} has the unknown unit {unit!r}; {DROP_ACCEPTED}")
         if unit and limit > 1.0:
             raise BudgetError(f"max-drop {text!r} is more than everything; {DROP_ACCEPTED}")
-        return MaxDrop(limit, unit.endswith("rel"))
+        return MaxDrop(limit, unit.endswith("rel"), worst)
 
     @property
     def text(self) -> str:
         """Canonical text: parses back to an equal MaxDrop."""
         exact = Decimal(repr(self.limit))
-        return f"{_number(exact * 100)}%rel" if self.relative else _number(exact)
+        return (f"{_number(exact * 100)}%rel" if self.relative else _number(exact)) + (f" {WORST}" if self.worst else "")
 
     def allowed(self, float_value: float) -> float:
         """The largest drop, in the metric's own unit."""
         return self.limit * abs(float_value) if self.relative else self.limit
 
-    def excess(self, accuracy: Accuracy) -> float:
+    def excess(self, accuracy: Loss) -> float:
         """Drop beyond what is allowed, in the metric's own unit; at most 0 when the floor is kept."""
-        return accuracy.drop - self.allowed(accuracy.value + accuracy.drop)
+        return (accuracy.drop_high if self.worst else accuracy.drop) - self.allowed(accuracy.value + accuracy.drop)
 
-    def met_by(self, accuracy: Accuracy) -> bool:
+    def met_by(self, accuracy: Loss) -> bool:
         return self.excess(accuracy) <= 0.0
 
-    def sure_by(self, accuracy: Accuracy) -> bool:
+    def sure_by(self, accuracy: Loss) -> bool:
         """Also with the upper end of the drop's interval."""
         return accuracy.drop_high <= self.allowed(accuracy.value + accuracy.drop)
+
+
+def worst_class(floor: MaxDrop, accuracy: Accuracy) -> ClassAccuracy | None:
+    """The class that breaks `floor` most, or comes nearest to it; None where the accuracy was not taken class by class."""
+    return max(accuracy.classes, key=floor.excess, default=None)

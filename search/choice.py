@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from qbench.network import Precision
-from qbench.protocols import Price
+from qbench.protocols import Accuracy, ClassAccuracy, Price
 from qbench.result import Binding, Candidate
 from qbench.search.assignment import AssignmentCosts
-from qbench.search.budget import Budget, Kind
+from qbench.search.budget import Budget, Kind, MaxDrop, worst_class
 from qbench.search.pareto import front
 from qbench.search.planner import Planner
-from qbench.search.problem import Problem
+from qbench.search.problem import Goal, Problem
 from qbench.search.sensitivity import standard_error
 from qbench.search.space import Codes
 
@@ -33,11 +33,14 @@ def choose(candidates: Sequence[Candidate], problem: Problem) -> Candidate | Non
     as no loss (on other samples it would not), and it is not worse than any uniform plan among the candidates. Where plans that
     meet the budgets with the upper end of their interval come within SURETY of the best one, only they are looked at. Among those
     that are left, such plans come first, then less energy, then less latency.
+    Under the goal of least energy accuracy is a floor too: then such plans come first, then the most frugal one.
     With an allowed drop and no budget, accuracy is a floor and not the goal: then the fastest, the most frugal, the most accurate.
     Source: one-standard-error rule, Breiman, Friedman, Olshen, Stone 1984, Classification and Regression Trees, section 3.4.3.
     """
     known = [c for c in candidates if math.isfinite(c.accuracy.value) and math.isfinite(c.accuracy.drop)]
-    if problem.max_drop is not None and not problem.budgets:
+    if problem.goal is Goal.ENERGY:
+        return min(known, key=lambda c: (not c.sure, c.price.energy_mj, c.price.latency_ms, -c.accuracy.value), default=None)
+    if (problem.max_drop is not None or problem.max_class_drop is not None) and not problem.budgets:
         return min(known, key=lambda c: (c.price.latency_ms, c.price.energy_mj, -c.accuracy.value), default=None)
     best = max(known, key=lambda c: c.accuracy.value, default=None)
     if best is None:
@@ -134,15 +137,40 @@ def _within(value: float, b: Budget) -> bool:
 
 
 def unmet_floor(problem: Problem, candidates: Sequence[Candidate]) -> Binding:
-    """When plans meet the budgets but none keeps the accuracy floor, among the `candidates` evaluated."""
-    assert problem.max_drop is not None, "without a floor every plan within the budgets is feasible"
+    """When plans meet the budgets but none keeps the accuracy floors, among the `candidates` evaluated."""
+    floors = {name: f for name, f in (("max-drop", problem.max_drop), ("max-class-drop", problem.max_class_drop)) if f is not None}
     inside = [c for c in candidates if _missed(c.price, problem.budgets) == 0.0]
-    best = min(inside, key=lambda c: c.accuracy.drop, default=None)
-    possible = f"the best plan within the budgets loses {best.accuracy.drop:.4g} ({best.name})" if best else "no plan within the budgets was evaluated"
-    found: list[str] = [f"max-drop {best.accuracy.drop:.4g} instead of {problem.max_drop.text}: {best.name!r} meets it"] if best else []
-    keeping = [c for c in candidates if problem.max_drop.met_by(c.accuracy)]
+    broken = {name: f for name, f in floors.items() if not any(_kept(name, f, c) for c in inside)} or floors
+    possible: list[str] = []
+    found: list[str] = []
+    for name, floor in broken.items():
+        best = min(inside, key=lambda c: _excess(name, floor, c), default=None)
+        if best is None:
+            possible.append("no plan within the budgets was evaluated")
+        elif (loses := _loss(name, floor, best)) is not None:
+            of = "" if name == "max-drop" else f" of {loses.name}" if isinstance(loses, ClassAccuracy) else ""
+            drop = loses.drop_high if floor.worst else loses.drop
+            least = "may lose up to" if floor.worst else "loses"
+            possible.append(f"the best plan within the budgets {least} {drop:.4g}{of} ({best.name})")
+            if not _kept(name, floor, best):
+                found.append(f"{name} {drop:.4g} instead of {floor.text}: {best.name!r} meets it")
+    keeping = [c for c in candidates if all(_kept(name, f, c) for name, f in floors.items())]
     if keeping:
         c = min(keeping, key=lambda c: _missed(c.price, problem.budgets))
         needs = ", ".join(show(b, b.value(c.price)) for b in problem.budgets if not b.met_by(c.price))
         found.append(f"{needs}: {c.name!r} loses {c.accuracy.drop:.4g}")
-    return Binding(f"max-drop {problem.max_drop.text}", possible, tuple(found))
+    return Binding(", ".join(f"{name} {f.text}" for name, f in broken.items()), "; ".join(dict.fromkeys(possible)), tuple(found))
+
+
+def _loss(name: str, floor: MaxDrop, c: Candidate) -> Accuracy | ClassAccuracy | None:
+    """What `floor` is about: the accuracy as a whole, or that of the worst class."""
+    return c.accuracy if name == "max-drop" else worst_class(floor, c.accuracy)
+
+
+def _excess(name: str, floor: MaxDrop, c: Candidate) -> float:
+    loss = _loss(name, floor, c)
+    return -math.inf if loss is None else floor.excess(loss)
+
+
+def _kept(name: str, floor: MaxDrop, c: Candidate) -> bool:
+    return _excess(name, floor, c) <= 0.0

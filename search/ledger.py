@@ -1,24 +1,26 @@
 """The durable memory of a search: every evaluation, written the moment it is done.
 
 A search is a deterministic function of its problem and of the accuracies it measures. So resuming after a kill is running it again with
-the measured accuracies remembered: it goes the same way, faster, and continues where it was.
+the measured accuracies remembered: it goes the same way, faster, and continues where it was. And two processes that run the same
+search share its evaluations: what one is at, the other leaves out and waits for.
 
-Kept in a study of Optuna's RDB storage, so that any of its databases serves and its tools can read it: one attribute of the study
-per evaluation, and one finished trial per candidate (parameters, objectives, constraints; accuracy as JSON in `user_attrs`).
+Kept in the database of an Optuna study, so that any of its databases serves and its tools can read it: evaluations in a table of our
+own (`qbench.search.shared`), and one finished trial per candidate (parameters, objectives, constraints; accuracy in `user_attrs`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qbench.errors import InputError
-from qbench.protocols import Accuracy
 from qbench.search.optuna_driver import HOPELESS, distributions, params, quiet_optuna
+from qbench.search.shared import Evaluations, Seen
 from qbench.search.space import Config, Costs, Space
 
 if TYPE_CHECKING:
@@ -26,21 +28,23 @@ if TYPE_CHECKING:
 
 WHOLE = 0
 """The number of samples under which evaluations on the whole set are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """passes   what the evaluation cost, in passes of the float model over the whole set"""
-
-    accuracy: Accuracy
-    passes: float
+FINISHED = -1
+"""And the one under which it is kept who writes a candidate's trial."""
+TRIES, PAUSE_S = 3, 0.3
+"""To open a database: of two processes that make its tables at the same moment one fails once."""
+DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+"""Of a URL that names no driver."""
 
 
 class Ledger(Protocol):
     """Remembers evaluations by plan key and number of samples (WHOLE for all)."""
 
     def recall(self, plan_key: str, samples: int) -> Seen | None: ...
+    def claim(self, plan_key: str, samples: int) -> bool:
+        """True when the caller is to evaluate it: then comes `remember`, or `release` when that fails."""
+        ...
     def remember(self, plan_key: str, samples: int, seen: Seen) -> None: ...
+    def release(self, plan_key: str, samples: int) -> None: ...
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None: ...
 
 
@@ -53,64 +57,97 @@ class Memory:
     def recall(self, plan_key: str, samples: int) -> Seen | None:
         return self._known.get((plan_key, samples))
 
+    def claim(self, plan_key: str, samples: int) -> bool:
+        return (plan_key, samples) not in self._known
+
     def remember(self, plan_key: str, samples: int, seen: Seen) -> None:
         self._known[plan_key, samples] = seen
+
+    def release(self, plan_key: str, samples: int) -> None:
+        """Nobody else could have waited for it."""
 
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None:
         """Nothing beyond what `remember` holds."""
 
 
 class StudyLedger:
-    """The Ledger in a database. Two processes may share one study; each reads what was there when it opened it."""
+    """The Ledger in a database, shared with every process that runs the same search on it."""
 
     def __init__(self, url: str, study_name: str, space: Space) -> None:
         """Raises InputError when the database cannot be opened."""
         self._space = space
         self._distributions = distributions(space)
-        self._study = _open(url, study_name)
-        self._known: dict[tuple[str, int], Seen] = {}
+        self._study, self._evaluations = _open(url, study_name)
+        self._known = self._evaluations.all()
         self._finished: set[str] = set()
-        for name, value in self._study.user_attrs.items():
-            if name.startswith("seen/"):
-                _, samples, plan_key = name.split("/", 2)
-                self._known[plan_key, int(samples)] = Seen(Accuracy(**value["accuracy"]), value["passes"])
-        for trial in self._study.get_trials(deepcopy=False):
-            self._finished.add(trial.user_attrs.get("config_key", ""))
 
     def recall(self, plan_key: str, samples: int) -> Seen | None:
-        return self._known.get((plan_key, samples))
+        seen = self._known.get((plan_key, samples)) or self._evaluations.recall(plan_key, samples)
+        if seen is not None:
+            self._known[plan_key, samples] = seen
+        return seen
+
+    def claim(self, plan_key: str, samples: int) -> bool:
+        return self._evaluations.claim(plan_key, samples)
 
     def remember(self, plan_key: str, samples: int, seen: Seen) -> None:
         self._known[plan_key, samples] = seen
-        self._study.set_user_attr(f"seen/{samples}/{plan_key}", asdict(seen))
+        self._evaluations.remember(plan_key, samples, seen)
+
+    def release(self, plan_key: str, samples: int) -> None:
+        self._evaluations.release(plan_key, samples)
 
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None:
         """Adds the finished trial, in one transaction, unless it is there; `facts` become its attributes."""
         import optuna
 
-        if config.key in self._finished:
+        if config.key in self._finished or not self._evaluations.claim(config.key, FINISHED):
             return
-        self._study.add_trial(optuna.trial.create_trial(
-            values=[v if math.isfinite(v) else HOPELESS for v in costs.objectives],
-            params=params(self._space, config), distributions=self._distributions,
-            user_attrs={**facts, "config_key": config.key}, constraints=dict(costs.constraints)))
+        have = {t.user_attrs.get("config_key") for t in self._study.get_trials(deepcopy=False)}     # one who was killed may have come this far
+        if config.key not in have:
+            self._study.add_trial(optuna.trial.create_trial(
+                values=[v if math.isfinite(v) else HOPELESS for v in costs.objectives],
+                params=params(self._space, config), distributions=self._distributions,
+                user_attrs={**facts, "config_key": config.key}, constraints=dict(costs.constraints)))
+        self._evaluations.store(config.key, FINISHED, "")
         self._finished.add(config.key)
 
 
-def _open(url: str, study_name: str) -> optuna.Study:
+def _open(url: str, study_name: str) -> tuple[optuna.Study, Evaluations]:
     import optuna
 
     quiet_optuna()
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///").split("?")[0]).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return optuna.create_study(storage=optuna.storages.RDBStorage(url), study_name=study_name,
-                                   directions=["minimize"] * 3, load_if_exists=True)
-    except Exception as error:      # sqlalchemy's and optuna's trees share no base below Exception
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the search's database {url} cannot be opened: {reason}. "
-                         "Give another --storage, or remove the file to start anew") from error
+    for left in reversed(range(TRIES)):
+        try:
+            storage = optuna.storages.RDBStorage(with_driver(url), engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {})
+            study = optuna.create_study(storage=storage, study_name=study_name, directions=["minimize"] * 3, load_if_exists=True)
+            return study, Evaluations(storage.engine, study_name)
+        except Exception as error:      # sqlalchemy's and optuna's trees share no base below Exception
+            if not left:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise InputError(f"the search's database {without_password(url)} cannot be opened: {reason}. {_cure(error)}") from error
+            sleep(PAUSE_S)              # another process may be making the same tables
+    raise AssertionError("returned or raised")
+
+
+def with_driver(url: str) -> str:
+    """The URL with the driver that qbench[databases] installs, where it names none."""
+    scheme, colon, rest = url.partition(":")
+    return DRIVERS.get(scheme, scheme) + colon + rest
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be printed."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+
+
+def _cure(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "Its driver is missing: pip install 'qbench[databases]'"
+    return "Give another --storage, or remove the file to start anew"
 
 
 def open_ledger(url: str | None, study_name: str, space: Space) -> Ledger:

@@ -115,7 +115,7 @@ class Planner:
                 if b.kind is Kind.MEMORY:
                     self._cuts.append(self._cover(found, b, problem.costs.op_point))
                 else:
-                    limits = _tightened(limits, b, price)
+                    limits = _worst_case(limits, b, price) if b.worst else _tightened(limits, b, price)
         return None
 
     def _leanest(self, op_point: str) -> Codes:
@@ -180,6 +180,15 @@ def _moved(codes: Codes, unit: int, code: int) -> Codes:
     moved = codes.copy()
     moved[unit] = code
     return moved
+
+
+def _worst_case(limits: Caps, budget: Budget, price: Price) -> Caps:
+    """Caps on the means where the ends of the intervals count, at the spread that a plan beyond them has."""
+    late = price.latency_ms_high / price.latency_ms * (1.0 + 2e-6)
+    if budget.kind is Kind.ENERGY:
+        return replace(limits, joules=min(limits.joules, budget.limit / 1e3 / late))
+    assert budget.latency_cap_ms is not None, "only latency, rate and energy have a worst case"
+    return replace(limits, seconds=min(limits.seconds, budget.latency_cap_ms / 1e3 / late))
 
 
 def _tightened(limits: Caps, budget: Budget, price: Price) -> Caps:

@@ -6,19 +6,27 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
-from qbench.protocols import Progress, silent
+from qbench.protocols import Accuracy, Price, Progress, silent
 from qbench.result import Candidate
 from qbench.search.budget import Budget, MaxDrop
 from qbench.search.space import Space
 
-RULES = 2
+RULES = 3
 """Goes up when the same seed leads elsewhere, so that an old study is not continued under new rules."""
+
+
+class Goal(StrEnum):
+    """What decides between plans that keep every limit."""
+
+    ACCURACY = "accuracy"          # as accurate as the best one, then frugal
+    ENERGY = "energy"              # the least energy: accuracy is a floor
 
 
 class MakePlan(Protocol):
@@ -35,6 +43,8 @@ class Problem:
     data_key     content key of calibration and evaluation data, metric and whatever else decides an accuracy
     calibrators, granularities, op_points   at least one each; the first is preferred where nothing else decides
     out          result folder; plans go to out/plans
+    max_class_drop   most that any single class may lose; needs a metric with classes
+    preset       content key of the preset that the limits come from, or ""
     storage      URL of the database that outlives a kill ("sqlite:///..."), or None
     trials       distinct plans to evaluate on the whole set
     subset       samples of a quick look; None: chosen from the size of the set and of the network
@@ -51,6 +61,9 @@ class Problem:
     budgets: tuple[Budget, ...]
     out: Path
     max_drop: MaxDrop | None = None
+    max_class_drop: MaxDrop | None = None
+    goal: Goal = Goal.ACCURACY
+    preset: str = ""
     seed: int = 0
     trials: int = 40
     strategy: str = "nsga2"
@@ -73,13 +86,20 @@ class Problem:
     def limits(self) -> tuple[str, ...]:
         """Budgets and the allowed drop, as the user reads them."""
         drop = (f"max-drop {self.max_drop.text}",) if self.max_drop else ()
-        return (*(b.text for b in self.budgets), *drop)
+        each = (f"max-class-drop {self.max_class_drop.text}",) if self.max_class_drop else ()
+        return (*(b.text for b in self.budgets), *drop, *each)
+
+    def sure(self, price: Price, accuracy: Accuracy) -> bool:
+        """Every limit is met also with the unfavourable end of its interval."""
+        return (all(b.sure_by(price) for b in self.budgets) and (self.max_drop is None or self.max_drop.sure_by(accuracy))
+                and (self.max_class_drop is None or all(self.max_class_drop.sure_by(c) for c in accuracy.classes)))
 
     @cached_property
     def study_name(self) -> str:
         """Content key: the same problem continues the same study. The number of trials does not count, so it can be raised."""
         body = [RULES, self.network.model_key, self.data_key, self.target, self.toolkit, self.limits, self.space.units,
-                self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.seed, self.strategy, self.subset]
+                self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.seed, self.strategy, self.subset,
+                self.goal, self.preset]
         return "qbench-" + hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 
 

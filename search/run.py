@@ -16,7 +16,7 @@ from qbench.protocols import Accuracy, Evaluator
 from qbench.result import Binding, Candidate, SearchResult
 from qbench.search import make_strategy, stages
 from qbench.search.assignment import AssignmentCosts
-from qbench.search.bench import Bench
+from qbench.search.bench import Bench, Pool
 from qbench.search.book import Book, TimeUp, float_candidate
 from qbench.search.choice import choose, nearest, pareto, refusal, unmet_floor
 from qbench.search.ledger import open_ledger
@@ -31,17 +31,18 @@ EXACT_SHARE, POLISH_SHARE = 0.5, 0.2
 
 
 def run(problem: Problem, evaluator: Evaluator, pricer: AssignmentCosts, events: Events | None = None,
-        reference: Accuracy | None = None) -> SearchResult:
+        reference: Accuracy | None = None, pool: Pool | None = None) -> SearchResult:
     """Searches until `problem.trials` plans are evaluated on the whole set, or the problem is found to have no solution.
 
     reference   the float model's accuracy on the whole set, where the evaluator has it already
+    pool        evaluates plans side by side; without one, `evaluator` does one after the other, with the same result
     Raises UnknownName for a strategy that does not exist and InputError for a database that cannot be opened.
     Interrupted before the float model was measured, KeyboardInterrupt goes on to the caller.
     """
     events = events or Events()
     space = problem.space
     strategy = make_strategy(problem.strategy, space, problem.seed)
-    bench = Bench(problem, evaluator, pricer, open_ledger(problem.storage, problem.study_name, space))
+    bench = Bench(problem, evaluator, pricer, open_ledger(problem.storage, problem.study_name, space), pool)
     planner = Planner(space, pricer, problem.budgets, least_lossy(space, pricer.precisions))
     book = Book(problem, bench, events, bench.reference(reference))
     floats = float_candidate(bench.plan(bench.float_config()), book.reference, bench.reference_price())
@@ -104,7 +105,7 @@ def _result(state: State, floats: Candidate, binding: Binding | None, partial: b
     feasible = chosen is not None
     if chosen is None:
         chosen = nearest(candidates, problem)
-        if binding is None and problem.max_drop is not None and candidates:
+        if binding is None and (problem.max_drop is not None or problem.max_class_drop is not None) and candidates:
             binding = unmet_floor(problem, candidates)
     return SearchResult(
         feasible=feasible, binding=binding, budgets=problem.limits, sample=problem.sample, evaluated=book.count,
@@ -119,6 +120,11 @@ def _unsure(chosen: Candidate, problem: Problem) -> tuple[str, ...]:
     limits = [b.text for b in problem.budgets if not b.sure_by(chosen.price)]
     if problem.max_drop is not None and not problem.max_drop.sure_by(chosen.accuracy):
         limits.append(f"max-drop {problem.max_drop.text} ({chosen.accuracy.samples} samples cannot prove it)")
+    floor = problem.max_class_drop
+    unproved = [c for c in chosen.accuracy.classes if floor is not None and not floor.sure_by(c)]
+    if floor is not None and unproved:
+        said = ", ".join(f"{c.samples} samples of {c.name}" for c in unproved)
+        limits.append(f"max-class-drop {floor.text} ({said} cannot prove it)")
     return tuple(limits)
 
 

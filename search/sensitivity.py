@@ -19,8 +19,8 @@ from qbench.protocols import Accuracy, Progress
 from qbench.search.loss import Floats, LossModel, Pair
 from qbench.search.space import Space, finest
 
-Measure = Callable[[tuple[Precision, ...]], Accuracy]
-"""Accuracy, on the samples agreed, of one precision per unit."""
+Measure = Callable[[Sequence[tuple[Precision, ...]]], list[Accuracy]]
+"""Accuracies, on the samples agreed, of plans given as one precision per unit."""
 
 SIGMAS = 1.959963984540054
 """A 95 % interval is this many standard errors to each side."""
@@ -70,15 +70,19 @@ def lowerings(space: Space, harmless: AbstractSet[Precision] = frozenset()) -> l
     return [(u, p) for u, allowed in enumerate(space.allowed) for p in allowed if not p.is_float and p not in harmless]
 
 
-def measure(space: Space, run: Measure, progress: Progress, harmless: AbstractSet[Precision] = frozenset()) -> Iterator[Sensitivity]:
-    """One by one, so that an interrupted search keeps what it has.
+def measure(space: Space, run: Measure, progress: Progress, harmless: AbstractSet[Precision] = frozenset(),
+            together: int = 1) -> Iterator[Sensitivity]:
+    """In steps, so that an interrupted search keeps what it has.
 
     harmless   precisions under which the whole network loses nothing: no unit of it needs a look of its own
+    together   how many in one go; none waits for another's result
     """
     goals = lowerings(space, harmless)
-    for done, (u, p) in enumerate(goals):
-        progress("sensitivity", done, len(goals))
-        yield Sensitivity(u, p, run(only(space, {u: p})))
+    for start in range(0, len(goals), together):
+        progress("sensitivity", start, len(goals))
+        some = goals[start:start + together]
+        for (u, p), seen in zip(some, run([only(space, {u: p}) for u, p in some]), strict=True):
+            yield Sensitivity(u, p, seen)
     progress("sensitivity", len(goals), len(goals))
 
 
@@ -172,7 +176,7 @@ def suspects(model: LossModel, pairs: Sequence[Pair], codes: Sequence[int], know
 
 def probe(space: Space, run: Measure, pair: Pair, at: tuple[Precision, Precision], alone: dict[tuple[int, Precision], Accuracy]) -> Coupling:
     """Both units of `pair` lowered, the rest in float. `alone` holds the two single measurements on the same samples."""
-    both = run(only(space, dict(zip(pair, at, strict=True))))
+    [both] = run([only(space, dict(zip(pair, at, strict=True)))])
     single = [alone[u, p] for u, p in zip(pair, at, strict=True)]
     error = math.hypot(standard_error(both), *(standard_error(a) for a in single))
     return Coupling(pair, at, both.drop, sum(a.drop for a in single), error)

@@ -13,13 +13,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
+from qbench.errors import QbenchError
 from qbench.network import Precision
 from qbench.protocols import Accuracy
+from qbench.search.bench import ROUND, rounds
 from qbench.search.book import Book, Evaluated
 from qbench.search.loss import LossModel, Observations, Pair, refit
 from qbench.search.moves import around, ranked, repaired
@@ -37,12 +40,12 @@ from qbench.search.sensitivity import (
 )
 from qbench.search.space import Codes, Config, Costs, Strategy
 
-PER_ROUND = 3
-"""Plans of the exact front that are evaluated before the model learns again."""
+PROBES_PER_PLAN = 3
+"""Pairs of units that are measured for one surprising plan."""
 POINTS = 6
 """Caps on latency along which a predicted front is drawn."""
 PROBES = 12
-"""Pairs of units that may be measured in all, and PER_ROUND of them per surprising plan."""
+"""Pairs of units that may be measured in all."""
 HARMLESS = 0.001
 """A uniform plan whose loss is certainly below this needs no look at its units, in the metric's own unit."""
 REPEATS = 25
@@ -76,19 +79,20 @@ class State:
     def config(self, codes: Codes, op_point: str) -> Config:
         return Config(tuple(Precision(self.names[c]) for c in codes), *self.main, op_point)
 
-    def consider(self, config: Config, origin: str) -> None:
-        """The book's verdict on `config`; counts what is dropped in a row."""
-        new = not self.book.known(config)
-        found = self.book.consider(config, origin)
-        if new:
-            self.dropped = self.dropped + 1 if found is None else 0
+    def consider(self, configs: Sequence[Config], origin: str) -> None:
+        """The book's verdict on each; counts what is dropped in a row."""
+        new = [not self.book.known(c) for c in configs]
+        for fresh, found in zip(new, self.book.consider_all(configs, origin), strict=True):
+            if fresh:
+                self.dropped = self.dropped + 1 if found is None else 0
 
     @property
     def patient(self) -> bool:
         return self.dropped < PATIENCE
 
-    def look(self, precision: tuple[Precision, ...]) -> Accuracy:
-        return self.book.look(Config(precision, *self.main, self.book.problem.op_points[0]))
+    def look_all(self, precisions: Sequence[tuple[Precision, ...]]) -> list[Accuracy]:
+        """Quick looks. Raises QbenchError for the first that cannot be evaluated."""
+        return sound(self.book.look_all([Config(p, *self.main, self.book.problem.op_points[0]) for p in precisions]))
 
     def model(self) -> LossModel:
         """The loss model as it stands: the sensitivities, moved by everything evaluated so far."""
@@ -97,6 +101,14 @@ class State:
         base = least_lossy(self.book.bench.space, self.names)
         seen = Observations(np.array(codes, np.int64).reshape(-1, len(base)), np.array(loss), np.array(error))
         return refit(self.prior, seen, self.planner.allowed, base, float(self.prior.error.min()))
+
+
+def sound(found: Sequence[Accuracy | QbenchError]) -> list[Accuracy]:
+    """All of them. Raises the first QbenchError among them."""
+    for seen in found:
+        if isinstance(seen, QbenchError):
+            raise seen
+    return [seen for seen in found if isinstance(seen, Accuracy)]
 
 
 # ------------------------------------------------------------------------------------------------ uniform
@@ -137,10 +149,10 @@ def quick_variants(book: Book, precision: tuple[Precision, ...]) -> dict[tuple[s
     """A quick look at one assignment under every calibrator and granularity."""
     space = book.bench.space
     goals = [(c, g) for g in space.granularities for c in space.calibrators]
-    found = {}
-    for done, (c, g) in enumerate(goals):
-        book.events.progress("calibrators", done, len(goals))
-        found[c, g] = book.look(Config(precision, c, g, space.op_points[0]))
+    found: dict[tuple[str, str], Accuracy] = {}
+    for some in rounds(goals):
+        book.events.progress("calibrators", len(found), len(goals))
+        found |= zip(some, sound(book.look_all([Config(precision, c, g, space.op_points[0]) for c, g in some])), strict=True)
     book.events.progress("calibrators", len(goals), len(goals))
     return found
 
@@ -165,7 +177,7 @@ def sensitivity(state: State) -> None:
     """Fills `sensitivity`, `pairs` and `prior`, one measurement at a time."""
     space = state.book.bench.space
     state.pairs = neighbours(state.book.problem.network, space)
-    for found in measure(space, state.look, state.book.events.progress, _harmless(state)):
+    for found in measure(space, state.look_all, state.book.events.progress, _harmless(state), state.book.bench.together):
         state.sensitivity.append(found)
     state.prior = loss_model(space, state.names, state.sensitivity).with_pairs(state.pairs)
     probe_surprises(state)
@@ -191,13 +203,13 @@ def probe_surprises(state: State) -> None:
         expected = float(state.prior.predict(plan)[0]), float(model.predict(plan)[0])
         if all(abs(y - m) <= 3.0 * math.hypot(e, 0.1 * max(y, m), float(model.error.min())) for m in expected):
             continue
-        for pair in islice(suspects(state.prior, state.pairs, plan.tolist(), set(state.prior.probed)), PER_ROUND):
+        for pair in islice(suspects(state.prior, state.pairs, plan.tolist(), set(state.prior.probed)), PROBES_PER_PLAN):
             at = (Precision(state.names[plan[pair[0]]]), Precision(state.names[plan[pair[1]]]))
             if len(state.couplings) >= PROBES:
                 break
             if any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
                 continue
-            _learn(state, probe(space, state.look, pair, at, alone))
+            _learn(state, probe(space, state.look_all, pair, at, alone))
             model = state.model()
 
 
@@ -221,7 +233,7 @@ def coupling_text(found: Coupling, units: tuple[str, ...]) -> str:
 
 
 def exact(state: State, until: int) -> None:
-    """Plans of the exact front until the book holds `until`, learning after every PER_ROUND of them."""
+    """Plans of the exact front until the book holds `until`, learning after every round of them."""
     book = state.book
     state.dropped = 0
     while book.count < until and state.patient:
@@ -229,8 +241,7 @@ def exact(state: State, until: int) -> None:
         proposals = [c for c in _proposals(state, model) if not book.known(c)]
         if not proposals:
             return
-        for config in proposals[:min(PER_ROUND, until - book.count)]:
-            state.consider(config, "milp")
+        state.consider(proposals[:min(ROUND, until - book.count)], "milp")
         probe_surprises(state)
 
 
@@ -266,20 +277,22 @@ def sample(state: State, strategy: Strategy, origin: str, until: int) -> None:
     state.dropped = 0
     repeats, limit = 0, state.asked + ASKS * max(until - book.count, 0)
     while book.count < until and repeats < REPEATS and state.asked < limit and state.patient:
-        state.asked += 1
-        [asked] = strategy.ask(1)
-        config = book.bench.space.canonical(asked)
-        price = book.bench.price(config)
-        if any(v > 0.0 for v in book.bench.constraints(price).values()):
-            strategy.tell([(asked, _foreseen(state, model, config))])
-            inside = _within(state, model, config)
-            if inside is None or book.known(inside):
-                repeats += 1
-                continue
-            asked = config = inside
-        repeats = repeats + 1 if book.known(config) else 0
-        state.consider(config, origin)
-        strategy.tell([(asked, book.costs_of(config) or _foreseen(state, model, config))])
+        wanted: list[tuple[Config, Config]] = []                    # what was asked for, and what stands for it
+        for asked in strategy.ask(min(ROUND, until - book.count)):
+            state.asked += 1
+            config = book.bench.space.canonical(asked)
+            if any(v > 0.0 for v in book.bench.constraints(book.bench.price(config)).values()):
+                strategy.tell([(asked, _foreseen(state, model, config))])
+                inside = _within(state, model, config)
+                if inside is None or book.known(inside):
+                    repeats += 1
+                    continue
+                asked = config = inside
+            repeats = repeats + 1 if book.known(config) else 0
+            wanted.append((asked, config))
+        state.consider([config for _, config in wanted], origin)
+        for asked, config in wanted:
+            strategy.tell([(asked, book.costs_of(config) or _foreseen(state, model, config))])
 
 
 def _foreseen(state: State, model: LossModel, config: Config) -> Costs:
@@ -311,8 +324,8 @@ def polish(state: State, until: int) -> None:
         moves = [c for c in _moves(state, best) if not book.known(c)]
         if not moves:
             return
-        for config in moves:
-            state.consider(config, "polish")
+        for some in rounds(moves):
+            state.consider(some[:until - book.count], "polish")
             if book.count >= until or book.best() is not best or not state.patient:
                 break
 
@@ -333,22 +346,24 @@ def scatter(state: State, until: int) -> None:
     rng = np.random.default_rng(state.book.problem.seed)
     repeats = 0
     while book.count < until and state.patient and repeats < 4 * REPEATS:
-        codes = np.array([rng.choice(options) for options in state.planner.allowed], np.int64)
-        config = replace(state.config(codes, state.op_points[0]), calibrator=space.calibrators[int(rng.integers(len(space.calibrators)))])
-        inside = _within(state, model, config)
-        repeats = repeats + 1 if inside is None or book.known(inside) else 0
-        if inside is not None:
-            state.consider(inside, "random")
+        some: list[Config] = []
+        while len(some) < min(ROUND, until - book.count) and repeats < 4 * REPEATS:
+            codes = np.array([rng.choice(options) for options in state.planner.allowed], np.int64)
+            config = replace(state.config(codes, state.op_points[0]), calibrator=space.calibrators[int(rng.integers(len(space.calibrators)))])
+            inside = _within(state, model, config)
+            repeats = repeats + 1 if inside is None or book.known(inside) or inside in some else 0
+            if inside is not None and repeats == 0:
+                some.append(inside)
+        state.consider(some, "random")
 
 
 def revisit(state: State, until: int) -> None:
     """Last resort: the whole set for plans that a quick look had dropped, the least bad first."""
     book = state.book
     again = [d for d in book.dropped.values() if d.quick is not None and math.isfinite(d.quick.drop)]
-    for d in sorted(again, key=lambda d: d.quick.drop if d.quick is not None else math.inf):
-        if book.count >= until:
-            return
-        book.consider(d.config, "revisit", always=True)
+    order = [d.config for d in sorted(again, key=lambda d: d.quick.drop if d.quick is not None else math.inf)]
+    for some in rounds(order):
+        book.consider_all(some[:max(until - book.count, 0)], "revisit", always=True)
 
 
 # ------------------------------------------------------------------------------------------------ spread

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qbench.cli import options
-from qbench.cli.options import JsonOption, PreprocessOption, ShapesOption
+from qbench.cli.options import JsonOption, PreprocessOption, ShapesOption, ValuesOption
 
 
 def command(
@@ -26,6 +26,7 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of the data, for the ranges too.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
+    input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML page to write, e.g. analysis.html.")] = None,
     as_json: JsonOption = False,
@@ -49,7 +50,8 @@ def command(
     given = tuple(a for a in (model, plan) if a is not None)
     if output is not None:
         refuse_overwriting(output, data=data, **{f"input {a}": a for a in given})
-    subject = open_subject(given, data, sample=sample, preprocess=preprocess, input_shapes=options.shapes(input_shape), limit=limit)
+    subject = open_subject(given, data, sample=sample, preprocess=preprocess, input_shapes=options.shapes(input_shape),
+                           input_values=options.values(input_value), limit=limit)
     if output is not None:
         refuse_overwriting(output, plan=subject.plan_file)
     with terminal.progress(options.console()) as progress:

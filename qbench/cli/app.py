@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from qbench import __version__
-from qbench.cli import analyze, compare, cost, listing, measure, quantize, search, stats, view
+from qbench.cli import advise, analyze, compare, cost, inspect, listing, measure, presets, quantize, search, stats, view
 
 app = typer.Typer(name="qbench", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,8 +30,11 @@ app.command("quantize")(quantize.command)
 app.command("compare")(compare.command)
 app.command("analyze")(analyze.command)
 app.command("cost")(cost.command)
+app.command("advise")(advise.command)
+app.command("inspect")(inspect.command)
 app.command("measure")(measure.command)
 app.command("targets")(listing.targets)
+app.command("presets")(presets.command)
 app.command("calibrators")(listing.calibrators)
 app.command("ui")(view.ui)
 app.command("report")(view.report)

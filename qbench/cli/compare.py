@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qbench.cli import options
-from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 from qbench.errors import InputError
 
 
@@ -32,6 +32,7 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
+    input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
     seed: Annotated[int, typer.Option("--seed", help="Of the resampling behind the intervals.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default: qbench-out/MODEL-compare.")] = None,
@@ -61,7 +62,7 @@ def command(
     if model is not None and sample is not None:
         raise InputError(f"--sample {sample} and the model {model}: give one of the two")
     case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
-                     input_shapes=options.shapes(input_shape), limit=limit)
+                     input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
     job = CompareJob(case, target, tuple(calibrator or ()), tuple(scale or ()), tuple(precision or ()), toolkit, op_point, seed, non_finite, output)
     with terminal.progress(options.console()) as progress:
         result = run_compare(job, progress)

@@ -13,35 +13,24 @@ from qbench.cli.options import JsonOption
 
 
 def targets(name: Annotated[str | None, typer.Argument(help="One target, in full.", show_default=False)] = None, as_json: JsonOption = False) -> None:
-    """List the chips, or show one with its operating points, precisions and sources.
+    """List the chips, or show one: precisions and refusals, operating points, layout, operators, facts, constants of the cost model, each with its source.
 
-    [bold]qbench targets[/bold]    [bold]qbench targets rk3588[/bold]
+    [bold]qbench targets[/bold]    [bold]qbench targets rk3588[/bold]    [bold]qbench targets hexagon --json[/bold]
     """
     from qbench import targets as registry
     from qbench import terminal
+    from qbench.report.target_terminal import target_report
 
     found = [registry.load(name)] if name else [registry.load(n) for n in registry.names()]
     if as_json:
-        options.print_json([asdict(t) | {"sources": dict(t.sources)} for t in found])
+        options.print_json([asdict(t) for t in found])
         return
     page = options.out()
-    page.print(terminal.targets_table(found, page.width))
     if name:
-        for line in describe(found[0]):
-            page.print(line, soft_wrap=True, markup=False)
-
-
-def describe(target: Any) -> list[str]:
-    """Everything that a target file says, line by line."""
-    lines = ["", "operating points: " + ", ".join(f"{o.name}" + (f" at {o.volts:g} V" if o.volts else "") for o in target.operating_points), "precisions:"]
-    for p in target.precisions:
-        when = f" (toolkit {', '.join(p.toolkits)} only)" if p.toolkits else ""
-        lines.append(f"  {p.precision}{when}: {p.macs_per_cycle:g} MAC/cycle/core. {p.note} [{p.source}]".replace(". [", " ["))
-    lines += ["latency model:", f"  fitted on {target.provenance.fitted_on}", f"  validated on {target.provenance.validated_on}",
-              f"  interval: {target.provenance.interval}: x {target.latency_factor_low:.3g} to x {target.latency_factor_high:.3g}"]
-    lines.append("  power and energy are relative: no public figure in watts" if target.power_is_relative else "  power in watts")
-    lines += ["sources:"] + [f"  {key} = {target.cost.get(key, '')}: {source}" for key, source in target.sources.items()]
-    return lines
+        for part in target_report(found[0]):
+            page.print(part)
+    else:
+        page.print(terminal.targets_table(found, page.width))
 
 
 def calibrators(name: Annotated[str | None, typer.Argument(help="One calibrator only.", show_default=False)] = None,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DataOption = Annotated[str | None, typer.Option("--data", "-d", help="Calibration data: a .npz, a folder, or module:function that yields one dict (input name -> array) per sample.")]
 ShapesOption = Annotated[list[str] | None, typer.Option("--input-shape", help="Shape of an input with open axes, e.g. x=1,3,224,224.")]
+ValuesOption = Annotated[list[str] | None, typer.Option(
+    "--input-value", help="Fix an input to a constant, e.g. sr=16000; one value for each element, or one for all. May be repeated.")]
 PreprocessOption = Annotated[str | None, typer.Option(
     "--preprocess", help="How pictures become inputs, e.g. size=224x224,colour=rgb,mean=0.485/0.456/0.406,std=0.229/0.224/0.225.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else there.")]
@@ -34,6 +36,19 @@ def shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
         if not separator or not name or not shape or min(shape) < 1:
             raise InputError(f"--input-shape {text!r}: expected NAME=1,3,224,224 with sizes of at least 1")
         found[name] = shape
+    return found
+
+
+def values(texts: list[str] | None) -> dict[str, str]:
+    """"sr=16000" -> {"sr": "16000"}. Raises InputError."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not separator or not name or not value:
+            raise InputError(f"--input-value {text!r}: expected NAME=VALUE, e.g. sr=16000")
+        if name in found:
+            raise InputError(f"--input-value {text!r}: {name} is fixed to {found[name]} already")
+        found[name] = value
     return found
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qbench.cli import options
-from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+MANY = 3
+"""Layers of which the same is said, from here on in one line."""
+_NAME = re.compile(r"'[^']*'")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def command(
@@ -36,6 +43,7 @@ def command(
     preprocess: PreprocessOption = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of the data.")] = None,
     input_shape: ShapesOption = None,
+    input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
     as_json: JsonOption = False,
 ) -> None:
@@ -52,28 +60,46 @@ def command(
     [bold]qbench quantize --sample fashion --scale per-layer -c cle -o fashion.qdq.onnx[/bold]
     """
     from qbench import terminal
+    from qbench.coverage import coverage_from_dict
+    from qbench.report.coverage_text import coverage_line
     from qbench.workbench import quantize
 
     with terminal.progress(options.console()) as progress:
         done = quantize(model, output, sample=sample, plan_file=plan, stats_file=stats, data=data, calibrator=calibrator, precision=precision,
                         granularity=scale, target_name=target, toolkit=toolkit, corrections=tuple(correct or ()), activation=activation, weight=weight,
-                        weight_block=weight_block, save_plan=save_plan, input_shapes=options.shapes(input_shape), preprocess=preprocess, limit=limit,
-                        policy=non_finite, progress=progress)
+                        weight_block=weight_block, save_plan=save_plan, input_shapes=options.shapes(input_shape),
+                        input_values=options.values(input_value), preprocess=preprocess, limit=limit, policy=non_finite, progress=progress)
     if as_json:
         options.print_json(done)
         return
     layers = ", ".join(f"{n} {p}" for p, n in done["layers"].items())
     page = options.out()
     page.print(f"{output}: {layers}", soft_wrap=True, markup=False)
+    page.print(coverage_line(coverage_from_dict(done["coverage"])), soft_wrap=True, markup=False)
     asked = {text.partition(":")[0] for text in correct or ()}
     told = [g for g in done["corrections"] if g["step"].partition(":")[0] in asked or g["sqnr_before_db"] != g["sqnr_after_db"]]
     if told:
         page.print(gain_table(told))
-    for line in done["remarks"]:
+    for line in summarised(done["remarks"]):
         options.console().print(f"note: {line}", soft_wrap=True, markup=False)
     for gain in told:
-        for line in gain["remarks"]:
+        for line in summarised(gain["remarks"]):
             options.console().print(f"{gain['step']}: {line}", soft_wrap=True, markup=False)
+
+
+def summarised(lines: Sequence[str]) -> list[str]:
+    """`lines`, but of those that say the same of many layers, "NAME: text", only the one with the largest number, and how many there are."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(_NUMBER.sub("#", _NAME.sub("'...'", line.partition(": ")[2] or line)), []).append(line)
+    told = []
+    for same in alike.values():
+        if len(same) < MANY:
+            told += same
+            continue
+        worst = max(same, key=lambda line: max((abs(float(n)) for n in _NUMBER.findall(line.partition(": ")[2])), default=0.0))
+        told.append(f"{worst} (and {len(same) - 1} more like it; all of them: --json)")
+    return told
 
 
 def gain_table(gains: list[dict[str, Any]]) -> Table:

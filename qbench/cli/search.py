@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from qbench.cli import options
-from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 
 
 def command(
     target: Annotated[str, typer.Option("--target", "-t", help="Chip: see `qbench targets`.")] = "rk3588",
-    budget: Annotated[list[str] | None, typer.Option("--budget", "-b", help="Limit with its unit: 20ms, 1.5W, 8mJ, 64MB, 30fps. May be repeated.")] = None,
+    budget: Annotated[list[str] | None, typer.Option("--budget", "-b", help="Limit with its unit: 20ms, 1.5W, 8mJ, 64MB, 30fps; '20ms worst-case' for the whole interval. May be repeated.")] = None,
     max_drop: Annotated[str | None, typer.Option("--max-drop", help="Most accuracy that may be lost against float: 0.5% (points) or 0.005.")] = None,
+    max_class_drop: Annotated[str | None, typer.Option("--max-class-drop", help="Most that any single class may lose, e.g. 2%; none: switch a preset's off.")] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="Product that sets the limits: see `qbench presets`; or a .toml file. Options given beside it win.")] = None,
+    power: Annotated[Path | None, typer.Option("--power", help="TOML file of watt readings of your board: energies in watts instead of relative ones.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", help="ONNX or .pt2 model; without it the built-in sample runs.")] = None,
     data: DataOption = None,
     eval_data: Annotated[str | None, typer.Option("--eval-data", help="Evaluation data with labels; without it the calibration data serve both.")] = None,
@@ -30,8 +33,12 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
+    input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in the data: stop, or ignore them.")] = "stop",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default qbench-out/MODEL-TARGET.")] = None,
+    storage: Annotated[str | None, typer.Option("--storage", help="Database of the search, e.g. postgresql://user@host/db; default: study.db in the result folder. Processes that share it share the work.")] = None,
+    executor: Annotated[str | None, typer.Option("--executor", help="Where plans are evaluated: dask://HOST:PORT, or dask://local?workers=2 for processes here.")] = None,
+    board: Annotated[list[str] | None, typer.Option("--board", help="Measure on these and decide by it: local://, replay:FILE; several by comma or repeated.")] = None,
     track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,6 +50,9 @@ def command(
     [bold]qbench search -t rk3588 -b 12ms -b 64MB --model net.onnx --data calib.npz --eval-data val.npz --metric top1[/bold]
         a network of your own
 
+    [bold]qbench search --preset door-lock --target rk3588[/bold]
+        limits from what a product must do; the derivation is printed first
+
     The result folder holds plan.json, model.qdq.onnx, report.html and summary.json. Ctrl-C leaves a valid partial result;
     the same command again continues where it stopped. Exit code 1: no plan meets the budget, the nearest one is written.
     """
@@ -51,16 +61,19 @@ def command(
 
     screen = options.console()
     case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
-                     input_shapes=options.shapes(input_shape), limit=limit)
-    job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, toolkit=toolkit, precisions=tuple(precision or ()),
+                     input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
+    job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, max_class_drop=max_class_drop, preset=preset, power=power, toolkit=toolkit, precisions=tuple(precision or ()),
                     calibrators=tuple(calibrator or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
-                    policy=non_finite, out=output, track=track)
+                    policy=non_finite, out=output, track=track, storage=storage, executor=executor,
+                    boards=tuple(u for text in board or () for u in text.split(",")))
     with terminal.progress(screen) as progress:
         result = run_search(job, progress)
     if as_json:
         options.print_json(result.to_dict())
     else:
         page = options.out()
+        for line in result.preset.get("derivation", ()):
+            page.print(f"{result.preset['name']} {line}", style="dim", soft_wrap=True, markup=False, highlight=False)
         page.print(terminal.headline(result))
         page.print(terminal.summary_table(result, page.width))
         if result.warnings:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qbench.cli import options
-from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption
+from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ValuesOption
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
 
@@ -20,6 +20,7 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
+    input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
     as_json: JsonOption = False,
 ) -> None:
@@ -31,7 +32,7 @@ def command(
         the same numbers as one pass over both shards, in whatever order
     """
     refuse_overwriting(output, data=data, **{f"input {a}": a for a in arguments})
-    statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, non_finite)
+    statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, input_value, non_finite)
     statistics.save(output)
     warnings = statistics.warnings()
     if as_json:
@@ -46,7 +47,8 @@ def command(
         page.print(terminal.warning_list(warnings))
 
 
-def _collected(arguments: list[str], data: str | None, limit: int | None, preprocess: str | None, input_shape: list[str] | None, policy: str) -> Any:
+def _collected(arguments: list[str], data: str | None, limit: int | None, preprocess: str | None, input_shape: list[str] | None,
+               input_value: list[str] | None, policy: str) -> Any:
     from qbench import terminal
     from qbench.workbench import statistics_of
     from qbench.workbench.case import open_data, open_model
@@ -55,7 +57,7 @@ def _collected(arguments: list[str], data: str | None, limit: int | None, prepro
         raise InputError(f"one model at a time; got {len(arguments)} ({', '.join(arguments)}). To merge files: qbench stats merge A B -o S")
     if data is None:
         raise InputError("no calibration data; add --data FILE.npz, a folder, or module:function")
-    prepared = open_model(Path(arguments[0]), options.shapes(input_shape))
+    prepared = open_model(Path(arguments[0]), options.shapes(input_shape), options.values(input_value))
     with terminal.progress(options.console()) as progress:
         return statistics_of(prepared, open_data(data, prepared, preprocess, limit), policy=policy, progress=progress)
 

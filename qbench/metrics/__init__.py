@@ -11,7 +11,7 @@ from qbench.errors import UnknownName
 from qbench.metrics.base import RowMetric
 from qbench.metrics.classification import Auc, ThresholdAccuracy, Top1, TopK
 from qbench.metrics.fidelity import Cosine, Divergence, Fidelity, Sqnr
-from qbench.metrics.intervals import interval, paired_drop, paired_shares, wilson
+from qbench.metrics.intervals import by_class, interval, paired_drop, paired_shares, wilson
 from qbench.metrics.segmentation import Dice, MeanIou
 from qbench.metrics.user import UserMetric
 from qbench.protocols import Metric
@@ -46,4 +46,4 @@ def class_axis(metric: Metric) -> int | None:
     return axis if isinstance(axis, int) else None
 
 
-__all__ = ["METRICS", "Fidelity", "RowMetric", "class_axis", "interval", "make", "names", "paired_drop", "paired_shares", "wilson"]
+__all__ = ["METRICS", "Fidelity", "RowMetric", "by_class", "class_axis", "interval", "make", "names", "paired_drop", "paired_shares", "wilson"]

@@ -52,6 +52,10 @@ class RowMetric(ABC):
         """Right or wrong per sample, for a metric that is the share of right samples; None for the others."""
         return None
 
+    def of_classes(self, rows: Rows) -> dict[str, Rows]:
+        """class -> rows whose metric is that of this class alone; empty for a metric without classes."""
+        return {}
+
     def value(self, rows: Array) -> float:
         return float(self.weighted(rows, np.ones((1, len(rows))))[0])
 

@@ -31,6 +31,7 @@ class TopK(RowMetric):
             raise InputError(f"metric topk: k={self.k}; at least 1")
 
     def statistics(self, outputs: Mapping[str, Array], labels: Array | None, reference: Mapping[str, Array]) -> Rows:
+        """[1 where right, label]."""
         scores = self.judged(outputs)
         scores = scores.reshape(len(scores), -1) if scores.ndim > 1 and scores.size == scores.shape[0] * scores.shape[1] else scores
         want = self.known(labels, len(scores))
@@ -47,13 +48,17 @@ class TopK(RowMetric):
         own = scores[np.arange(len(scores)), want][:, None]
         before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < want[:, None]))
         right = (before.sum(1) < self.k) & ~np.isnan(scores).any(1)
-        return np.asarray(right[:, None], np.float64)
+        return np.column_stack([right, want]).astype(np.float64)
 
     def weighted(self, rows: Rows, weights: Rows) -> Rows:
         return mean(rows[:, 0], weights)
 
     def hits(self, rows: Rows) -> NDArray[np.bool_] | None:
         return np.asarray(rows[:, 0] > 0.5)
+
+    def of_classes(self, rows: Rows) -> dict[str, Rows]:
+        """Share right among the samples of each label (recall)."""
+        return {f"class {c:g}": rows[rows[:, 1] == c] for c in np.unique(rows[:, 1])}
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,12 @@ class ThresholdAccuracy(Scored):
 
     def weighted(self, rows: Rows, weights: Rows) -> Rows:
         return mean(np.asarray(self.hits(rows)), weights)
+
+    def of_classes(self, rows: Rows) -> dict[str, Rows]:
+        """Share right among "yes" and among "no" samples (sensitivity, specificity), decided at the threshold of all samples."""
+        said = np.asarray(self.hits(rows)) == (rows[:, 2] > 0)
+        decided = np.column_stack([np.where(said, np.inf, -np.inf), rows[:, 1:]])
+        return {name: decided[rows[:, 2] == label] for name, label in (("no", 0), ("yes", 1)) if (rows[:, 2] == label).any()}
 
 
 def best_threshold(scores: Rows, yes: NDArray[np.bool_]) -> float:

@@ -7,18 +7,19 @@ two candidates differ by their outputs and not by the draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from qbench.metrics.base import Rows
-from qbench.protocols import Array, Metric
+from qbench.protocols import Array, ClassAccuracy, Metric
 
 REPLICATES = 500
 Z = 1.959963984540054         # 97.5 % quantile of the normal distribution
 CELLS = 4_000_000             # most counts held at a time: 32 MB
+CLASSES_KEPT = 32             # of a metric with more classes, those that lost most
 
 
 def interval(metric: Metric, rows: Array, seed: int = 0) -> tuple[float, float, float]:
@@ -49,6 +50,22 @@ def paired_drop(metric: Metric, rows_float: Array, rows_quantized: Array, seed: 
         return (drop, *paired_shares(int((before & ~after).sum()), int((after & ~before).sum()), len(before)))
     a, b = _replicates(metric, (rows_float, rows_quantized), seed)
     return (drop, *_percentiles(a - b, drop, len(rows_float)))
+
+
+def by_class(metric: Metric, rows_float: Array, rows_quantized: Array, seed: int = 0) -> tuple[ClassAccuracy, ...]:
+    """The metric of each class and its paired drop, in the metric's order; empty for a metric without classes.
+
+    A class that the samples do not hold is left out. Of more than CLASSES_KEPT classes those with the largest drop are kept.
+    """
+    ask: Callable[[Array], Mapping[str, Array]] = getattr(metric, "of_classes", lambda rows: {})
+    before, after = ask(rows_float), ask(rows_quantized)
+    found = []
+    for name in before.keys() & after.keys():
+        drop, drop_low, drop_high = paired_drop(metric, before[name], after[name], seed)
+        found.append(ClassAccuracy(name, *interval(metric, after[name], seed), drop, drop_low, drop_high, len(after[name])))
+    present = {c.name: c for c in found if np.isfinite(c.drop)}
+    worst = sorted(present.values(), key=lambda c: (-c.drop, c.name))[:CLASSES_KEPT]
+    return tuple(c for name in before if (c := present.get(name)) is not None and c in worst)
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:

@@ -63,6 +63,12 @@ class Overlap(RowMetric):
         both = np.diagonal(table[1:])
         return both, table[1:].sum(1) + table.sum(0)
 
+    def of_classes(self, rows: Rows) -> dict[str, Rows]:
+        """Overlap of each class that counts; of one that occurs nowhere there is nothing to say."""
+        count = rows.shape[1] // 2
+        names = self.classes or range(count)
+        return {f"class {c}": rows[:, [i, count + i]] for i, c in enumerate(names)}
+
     def weighted(self, rows: Rows, weights: Rows) -> Rows:
         both, total = np.split(weights @ rows, 2, axis=1)
         occurs = total > 0

@@ -33,14 +33,19 @@ _NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 
 
 def limits(result: SearchResult) -> Limits:
-    """Read back from the budgets' texts ("20ms", "30fps", "max-drop 0.005", "max-drop 0.5%rel"); other kinds draw no limit."""
+    """Read back from the budgets' texts ("20ms", "30fps", "max-drop 0.005", "max-drop 0.5%rel"); other kinds draw no limit.
+
+    The axis shows means: a limit on the worst case is drawn where the mean has to stay for it.
+    """
     latency: list[float] = []
     floor: list[float] = []
     reference = text.finite(result.reference.accuracy.value)
     for budget in result.budgets:
         if found := re.search(_NUMBER + r"\s*(ns|us|µs|ms|s|fps)\b", budget):
             number, unit = float(found[1]), found[2]
-            latency.append(number * _MS[unit] if unit in _MS else 1e3 / number if number else math.inf)
+            price = result.reference.price
+            late = price.latency_ms_high / price.latency_ms if budget.endswith("worst-case") and price.latency_ms > 0.0 else 1.0
+            latency.append((number * _MS[unit] if unit in _MS else 1e3 / number if number else math.inf) / late)
         elif reference is not None and (drop := text.allowed_drop(budget, reference)) is not None:
             floor.append(reference - drop)
     return Limits(min(latency, default=None), max(floor, default=None))
@@ -92,6 +97,7 @@ def _hover(c: Candidate, result: SearchResult) -> str:
         f"{a.metric} {scale.value(a.value)} {scale.interval(a.low, a.high)}",
         f"drop {scale.drop(a.drop)} {scale.interval(a.drop_low, a.drop_high)}",
         f"latency {text.significant(p.latency_ms)} ms {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}",
+        *([f"measured {text.measured_cell(c).value} ms on {c.measured.board}"] if c.measured else []),
         f"energy {text.significant(p.energy_mj)} mJ, power {text.significant(p.power_w)} W ({text.power_note(result)})",
         f"peak memory {text.size(p.peak_memory_bytes)}, {p.op_point}",
         f"{text.layers(c.layers)}",

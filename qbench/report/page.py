@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import qbench
+from qbench.coverage import Coverage, coverage_from_dict
 from qbench.files import write_text
 from qbench.report import text
+from qbench.report.coverage_text import coverage_line, reasons
+from qbench.report.coverage_text import name as operator
 from qbench.report.front import front_figure
 from qbench.result import Candidate, SearchResult
 
@@ -51,14 +54,24 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
         "effort": _effort(result), "verified": text.verified(result), "power_note": text.power_note(result), "tiles": _tiles(result),
+        "preset": _preset(result), "classes": text.by_class(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
         "figure": for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,
         "front": [_candidate(c, result) for c in _front_rows(result)],
         "strip": _strip(plan_strip, result), "bounds": _bounds(kernels), "kernels": _kernels(kernels),
+        "coverage": coverage_rows(coverage_from_dict(result.coverage)) if result.coverage else None,
         "sensitivity": _sensitivity(result), "top": _TOP,
         "command": text.plain(result.provenance.get("command", "")),
         "provenance": _entries(result, sample=False), "sample": _entries(result, sample=True),
     }
+
+
+def _preset(result: SearchResult) -> dict[str, Any] | None:
+    """Of a search under a preset: its name, title and the lines without their numbers, which the page's list makes."""
+    if not result.preset:
+        return None
+    return {"name": text.plain(result.preset["name"]), "title": text.plain(result.preset["title"]), "story": text.plain(result.preset["story"]),
+            "lines": [text.plain(line).partition(". ")[2] for line in result.preset["derivation"]]}
 
 
 @lru_cache(maxsize=1)
@@ -98,6 +111,7 @@ def _tiles(result: SearchResult) -> list[dict[str, str]]:
         {"label": "drop against float", "value": scale.drop(a.drop), "note": scale.interval(a.drop_low, a.drop_high)},
         {"label": "latency", "value": f"{text.significant(p.latency_ms)} ms",
          "note": text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)},
+        *([{"label": "measured", "value": f"{text.measured_cell(c).value} ms", "note": text.plain(c.measured.board)}] if c.measured else []),
         {"label": "energy", "value": f"{text.significant(p.energy_mj)} mJ", "note": text.power_note(result)},
         {"label": "peak memory", "value": text.size(p.peak_memory_bytes), "note": ""},
     ]
@@ -120,7 +134,8 @@ def _candidate(c: Candidate, result: SearchResult) -> dict[str, str]:
         "name": text.plain(c.name), "origin": text.plain(c.origin), "front": "yes" if c.name in {f.name for f in result.front} else "",
         "chosen": text.chosen_label(result) if result.chosen and c.name == result.chosen.name else "",
         "accuracy": f"{scale.number(a.value)} {scale.interval(a.low, a.high)}", "drop": scale.number(a.drop),
-        "latency": f"{text.significant(p.latency_ms)} {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}",
+        "latency": f"{text.significant(p.latency_ms)} {text.interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)}"
+                   + (f", measured {text.measured_cell(c).value}" if c.measured else ""),
         "energy": text.significant(p.energy_mj), "memory": text.size(p.peak_memory_bytes), "op_point": text.plain(p.op_point),
         "layers": text.layers(c.layers), "how": text.plain(f"{c.calibrator}, {c.granularity}"), "meets": text.meets(c, result),
     }
@@ -190,6 +205,18 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         "ms": text.significant(r.get("ms")), "bound": text.plain(r.get("bound", "?")), "css": css[text.plain(r.get("bound", "?"))],
         "dram": text.size(r.get("dram_bytes")), "placement": text.plain(r.get("placement", "")), "mj": text.significant(r.get("mj")),
         "width": _percent(text.row_number(r, "ms"), slowest)} for r in ordered]
+
+
+def coverage_rows(found: Coverage) -> dict[str, Any]:
+    """The line that sums it up, the reasons with how many operators each holds, and every operator."""
+    def some(names: list[str]) -> str:
+        more = f" and {len(names) - _TOP} more" if len(names) > _TOP else ""
+        return ", ".join(text.plain(n) for n in names[:_TOP]) + more
+
+    return {"line": text.plain(coverage_line(found)),
+            "reasons": [(text.plain(why), some(names), len(names)) for why, names in reasons(found).items()],
+            "rows": [{"name": breakable(operator(r)), "op": text.plain(r.op), "precision": precision_mark(r.precision),
+                      "macs": f"{r.macs:,}" if r.macs else "", "reason": text.plain(r.reason)} for r in found.rows]}
 
 
 def _sensitivity(result: SearchResult) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qbench.protocols import ClassAccuracy
 from qbench.result import Candidate, SearchResult
 
 MISSING = "n/a"
@@ -182,8 +183,11 @@ def comparison(result: SearchResult) -> list[Quantity]:
         row("drop against float", "drop", scale.points,
             (Cell("") if c is result.reference else
              Cell(scale.number(c.accuracy.drop), scale.interval(c.accuracy.drop_low, c.accuracy.drop_high)) for c in plans)),
+        *([row("largest drop of a class", "class drop", scale.points, (_worst_class(c, scale) if c is not result.reference else Cell("") for c in plans))]
+          if any("class-drop" in b for b in result.budgets) else []),
         row("latency", "latency", "ms",
             (Cell(significant(p.latency_ms), interval(p.latency_ms, p.latency_ms_low, p.latency_ms_high)) for p in prices)),
+        *([row("latency, measured", "measured", "ms", (measured_cell(c) for c in plans))] if any(c.measured for c in plans) else []),
         row(f"power ({power_note(result)})", "power", "W", (Cell(significant(p.power_w)) for p in prices)),
         row(f"energy ({power_note(result)})", "energy", "mJ", (Cell(significant(p.energy_mj)) for p in prices)),
         row("peak memory", "memory", "", (Cell(size(p.peak_memory_bytes)) for p in prices)),
@@ -193,9 +197,37 @@ def comparison(result: SearchResult) -> list[Quantity]:
     ]
 
 
+def measured_cell(c: Candidate) -> Cell:
+    """Median and twice its standard error; what a recording said is marked."""
+    m = c.measured
+    if m is None:
+        return Cell(MISSING)
+    return Cell(significant(m.latency_ms) + (" (recorded)" if m.recorded else "") + (" (unsteady)" if m.unstable else ""),
+                interval(m.latency_ms, m.latency_ms - 2.0 * m.error_ms, m.latency_ms + 2.0 * m.error_ms))
+
+
+def _worst_class(c: Candidate, scale: Scale) -> Cell:
+    worst = max(c.accuracy.classes, key=lambda k: k.drop, default=None)
+    return Cell(MISSING) if worst is None else Cell(scale.number(worst.drop), f"{scale.interval(worst.drop_low, worst.drop_high)} {plain(worst.name)}")
+
+
+def by_class(result: SearchResult) -> list[tuple[str, int, tuple[Cell, ...]]]:
+    """Class by class: name, samples, and of each plan of `side_by_side` its value and its drop; the class that the last plan hurts most comes first."""
+    scale, plans = scale_of(result), [{k.name: k for k in c.accuracy.classes} for _, c in side_by_side(result)]
+    names = {name: k for plan in plans for name, k in plan.items()}
+    last = plans[-1]
+
+    def cell(k: ClassAccuracy | None) -> Cell:
+        return Cell(MISSING) if k is None else Cell(scale.number(k.value), f"{scale.number(k.drop)} {scale.interval(k.drop_low, k.drop_high)}")
+
+    order = sorted(names, key=lambda n: -last[n].drop if n in last else math.inf)
+    return [(plain(n), names[n].samples, tuple(cell(plan.get(n)) for plan in plans)) for n in order]
+
+
 def allowed_drop(budget: str, reference: float) -> float | None:
-    """The drop that a text such as "max-drop 0.005", "max-drop 0.5%" or "max-drop 0.5%rel" allows, in the metric's own unit."""
-    found = re.search(r"drop\D*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(%\s*rel|%|points?|pt)?", budget)
+    """The drop that a text such as "max-drop 0.005", "max-drop 0.5%" or "max-drop 0.5%rel" allows, in the metric's own unit; None for
+    other limits, that of single classes among them."""
+    found = re.search(r"(?<!class-)drop\D*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(%\s*rel|%|points?|pt)?", budget)
     if found is None:
         return None
     number = float(found[1]) / (100.0 if found[2] else 1.0)
@@ -204,8 +236,11 @@ def allowed_drop(budget: str, reference: float) -> float | None:
 
 def budget_text(budget: str, result: SearchResult) -> str:
     """A budget as the user reads it: an allowed drop in the unit of the metric, every other one as it was given."""
-    drop = allowed_drop(budget, finite(result.reference.accuracy.value) or math.nan)
-    return plain(budget) if finite(drop) is None else f"drop at most {scale_of(result).drop(drop)}"
+    drop = allowed_drop(budget.replace("class-drop", "drop"), finite(result.reference.accuracy.value) or math.nan)
+    if finite(drop) is None:
+        return plain(budget)
+    of, rule = " of any class" if "class-drop" in budget else "", " worst-case" if budget.endswith("worst-case") else ""
+    return f"drop{of} at most {scale_of(result).drop(drop)}{rule}"
 
 
 def verified(result: SearchResult) -> str:
@@ -228,7 +263,8 @@ def found(result: SearchResult) -> str:
     scale = scale_of(result)
     drop = finite(c.accuracy.drop)
     against = "" if drop is None else f", {scale.drop(abs(drop))} {'below' if drop >= 0 else 'above'} float"
-    return (f"{significant(c.price.latency_ms)} ms "
+    measured = f"{measured_cell(c).value} ms measured on {plain(c.measured.board)}, " if c.measured else ""
+    return (f"{measured}{significant(c.price.latency_ms)} ms "
             f"{interval(c.price.latency_ms, c.price.latency_ms_low, c.price.latency_ms_high)} predicted, "
             f"{plain(c.accuracy.metric)} {scale.value(c.accuracy.value)}{against}; {layers(c.layers)}").replace("  ", " ")
 

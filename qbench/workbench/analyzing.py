@@ -23,7 +23,7 @@ from qbench.samples import DEFAULT, load_sample
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme
 from qbench.walk import Walk, samples_of
-from qbench.workbench.case import Shapes, open_data, open_model
+from qbench.workbench.case import Shapes, Values, open_data, open_model, refuse_odd_outputs
 from qbench.workbench.plans import FIXED_OUTPUTS, makers, ranges_of, schemes_of, statistics_of
 from qbench.workbench.precisions import allowed_precisions
 
@@ -49,7 +49,7 @@ class Subject:
 
 
 def open_subject(arguments: tuple[Path, ...], data: str | None = None, *, sample: str | None = None, preprocess: str | None = None,
-                 input_shapes: Shapes | None = None, limit: int | None = None) -> Subject:
+                 input_shapes: Shapes | None = None, input_values: Values | None = None, limit: int | None = None) -> Subject:
     """The model, plan and data that a command line names.
 
     arguments   MODEL PLAN; MODEL alone (then the plan of its last search); PLAN alone, or nothing, for a built-in sample.
@@ -63,8 +63,8 @@ def open_subject(arguments: tuple[Path, ...], data: str | None = None, *, sample
     if not models:
         if data is not None:
             raise InputError("--data without a model: give MODEL PLAN --data D, or leave all of it out to use a built-in sample")
-        if preprocess or input_shapes or limit:
-            raise InputError("--preprocess, --input-shape and --limit are for a model of your own; the built-in samples are ready (see --samples)")
+        if preprocess or input_shapes or input_values or limit:
+            raise InputError("--preprocess, --input-shape, --input-value and --limit are for a model of your own; the built-in samples are ready (see --samples)")
         chosen = load_sample(sample or DEFAULT)
         plan_file = plan_path(plans[0]) if plans else last_plan(chosen.name)
         return _fitting(open_model(chosen.model), plan_file, chosen.calibration)
@@ -73,7 +73,8 @@ def open_subject(arguments: tuple[Path, ...], data: str | None = None, *, sample
         raise InputError(f"--sample {sample} and the model {model}: give one of the two")
     if data is None:
         raise InputError(f"{model}: no data; add --data FILE.npz, a folder, or module:function (labels are not needed)")
-    prepared = open_model(model, input_shapes)
+    prepared = open_model(model, input_shapes, input_values)
+    refuse_odd_outputs(prepared)
     plan_file = plan_path(plans[0]) if plans else last_plan(prepared.network.name)
     return _fitting(prepared, plan_file, open_data(data, prepared, preprocess, limit))
 

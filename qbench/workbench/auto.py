@@ -1,16 +1,19 @@
-"""`auto`: for every scale group, the calibrator whose range does least harm behind it.
+"""`auto`: for every scale group, the calibrator whose range does least harm behind it, as far as the whole network agrees.
 
-1. Every kernel that reads a group is cut out with its integer weights and fed with the float activations, those of the group
+1. Every candidate on its own runs as a whole network. The best is the base.
+2. Every kernel that reads a group is cut out with its integer weights and fed with the float activations, those of the group
    rounded to the codes of each candidate's range; what counts is noise over signal at its output (`qbench.workbench.readers`).
-   The best candidate of each group goes into the mix.
-2. The mix, and every candidate on its own, run as whole networks on the same samples. The best stays: on these samples auto is
-   never worse than the best candidate on its own.
+   The best candidate of each group makes the mix.
+3. A layer knows nothing of what comes behind it, so the mix may lose to the base. Between them lies a careful mix, which leaves the base
+   only where another candidate is better by a margin. Both run as whole networks too.
+4. The mix stays unless another is better by two standard errors, in pairs on the same samples; then the careful mix unless the base is so.
+   The base is the best of many on these very samples, and leads by luck too; the mix was made without a look at the network's output.
 
-A third step, changing the worst groups one by one while the network's output improves, was tried and left out: 12 whole-network runs
+A further step, changing the worst groups one by one while the network's output improves, was tried and left out: 12 whole-network runs
 found nothing on either built-in sample that held on other data.
 
 Errors are taken per sample and averaged in decibels: one spoiled calibration sample in twenty shall not decide.
-Source: the error at a layer's output as criterion: Nagel et al. 2020 (arXiv 2004.10568), section 3; step 2: own.
+Source: the error at a layer's output as criterion: Nagel et al. 2020 (arXiv 2004.10568), section 3; steps 1, 3 and 4: own.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from qbench import calibrators, qdq
 from qbench.affine import Range
 from qbench.errors import InputError
-from qbench.evaluation import lifted, loaded
+from qbench.evaluation import extract, lifted, loaded
 from qbench.graph import PreparedModel
 from qbench.metrics import class_axis
 from qbench.metrics.fidelity import divergence, energies
@@ -39,12 +43,20 @@ from qbench.workbench.readers import Errors, reading_errors
 
 AUTO = "auto"
 MIXED = "mixed"
-MOST_SAMPLES, FEWEST_SAMPLES = 32, 16
+CAREFUL = "mixed beyond 3 dB"
+MARGIN_DB = 3.0
+"""How much better than the base another candidate must be for a group to leave it, in the careful mix."""
+STANDARD_ERRORS = 2.0
+"""By which another way must lead the mix to take its place."""
+MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
+MOST_READ = 32
+"""Of the samples, those on which single layers are judged."""
 WORK = 8e10
 """Multiply-accumulates of one pass over the samples: large networks get fewer of them."""
 MOST_DB = 200.0
-LEAST_NATS = 1e-6
-"""A divergence below this changes no decision. Where probabilities are floored (`qbench.metrics.fidelity`) it may even come out negative."""
+LEAST_NATS, LEAST_OF_SCORES = 1e-6, 1e-12
+"""A divergence below the first changes no decision; where probabilities are floored (`qbench.metrics.fidelity`) it may even come out negative.
+Of scores the double precision is the limit: where all samples are sure, what tells the candidates apart lies far below."""
 Decibels = NDArray[np.float64]
 PlanMaker = Callable[[Mapping[str, Precision], str, Granularity, str], Plan]
 """(unit -> precision, calibrator, granularity, operating point) -> plan; `qbench.workbench.Plans` is one."""
@@ -71,11 +83,11 @@ class Judge:
     def names(self, network: Network) -> tuple[str, ...]:
         return self.outputs or tuple(t for t in network.outputs if network.tensors[t].dtype == "float32") or network.outputs
 
-    def score(self, names: Sequence[str], reference: Mapping[str, Array], made: Mapping[str, Array]) -> Decibels:
+    def score(self, names: Sequence[str], reference: Mapping[str, Array], made: Mapping[str, Array], least_nats: float = LEAST_NATS) -> Decibels:
         """dB [samples]: SQNR, mean over the outputs; for classifiers -10 log10(KL), which moves by as many dB as the noise does."""
         if self.class_axis is not None:
             lost = divergence(reference[names[0]], made[names[0]], self.class_axis)
-            return _db(np.maximum(lost, LEAST_NATS), np.ones_like(lost))
+            return _db(np.maximum(lost, least_nats), np.ones_like(lost))
         sums = [energies(reference[t], made[t]) for t in names]
         return np.asarray(np.mean([_db(s[:, 3], s[:, 0]) for s in sums], axis=0))
 
@@ -83,11 +95,11 @@ class Judge:
 @dataclass(frozen=True)
 class Choice:
     """by_group    scale group -> spec of the calibrator that gives its range: `Plans(..., choices=by_group)` uses it for "auto"
-    winner         "mixed", or the candidate that no mixture beats
+    winner         "mixed", "mixed beyond 3 dB", or the candidate that no mixture beats
     reasons        scale group -> why, in words
     errors         scale group -> candidate -> noise over signal at the outputs of its readers, summed; empty where no group
                    has a range of its own (one global scale)
-    scores         "mixed" and each candidate alone -> dB at the network's output, mean over the samples
+    scores         each mixture and each candidate alone -> dB at the network's output, mean over the samples
     """
 
     by_group: Mapping[str, str]
@@ -131,15 +143,37 @@ def choose(prepared: PreparedModel, plans: PlanMaker, samples: Sequence[dict[str
         scored[spec] = judging(uniform[spec])
     errors: Errors = {}
     if granularity is not Granularity.GLOBAL:
-        walk = Walk(prepared, first, samples, threads=threads, simulate=simulate)
+        walk = Walk(prepared, first, samples[::-(-len(samples) // MOST_READ)], threads=threads, simulate=simulate)
         errors = reading_errors(walk, {s: p.ranges for s, p in uniform.items()}, progress)
-    best = max(specs, key=lambda s: float(scored[s].mean()))
-    mix = {g: min(specs, key=lambda s: errors[g][s]) if g in errors else best for g in first.ranges}
-    if errors:
-        scored[MIXED] = judging(mixed(uniform, mix))
-    winner = max(scored, key=lambda s: (float(scored[s].mean()), s == MIXED))
-    final = mix if winner == MIXED else dict.fromkeys(first.ranges, best)
-    return Choice(final, winner, _reasons(final, mix, errors, winner), errors, {s: float(v.mean()) for s, v in scored.items()}, judging.count)
+    base = max(specs, key=lambda s: (float(scored[s].mean()), -_total(errors, s)))
+    ways: dict[str, dict[str, str]] = {}
+    for name, margin in ((MIXED, 0.0), (CAREFUL, MARGIN_DB)) if errors else ():
+        ways[name] = {g: _leaving(base, errors.get(g, {}), margin) for g in first.ranges}
+        scored[name] = judging(mixed(uniform, ways[name]))
+    ways[base] = dict.fromkeys(first.ranges, base)
+    winner = _unbeaten(scored, tuple(ways))
+    return Choice(ways[winner], winner, _reasons(ways[winner], ways.get(MIXED, ways[base]), errors, winner, base), errors,
+                  {s: float(v.mean()) for s, v in scored.items()}, judging.count)
+
+
+def _total(errors: Errors, spec: str) -> float:
+    """Mean of the logarithms over the groups: between candidates that the network's output cannot tell apart."""
+    return float(np.mean([math.log(max(e[spec], 1e-20)) for e in errors.values()])) if errors else 0.0
+
+
+def _leaving(base: str, errors: Mapping[str, float], margin_db: float) -> str:
+    """The candidate of least error where it beats `base` by the margin, else `base`."""
+    best = min(errors, key=lambda s: errors[s], default=base)
+    return best if errors and errors[best] * 10.0 ** (margin_db / 10.0) < errors[base] else base
+
+
+def _unbeaten(scored: Mapping[str, Decibels], ways: Sequence[str]) -> str:
+    """The first of `ways` that none of them leads by more than chance would."""
+    def led(way: str) -> bool:
+        leads = [scored[other] - scored[way] for other in ways]
+        return any(lead.mean() > STANDARD_ERRORS * lead.std() / math.sqrt(len(lead)) for lead in leads)
+
+    return next(w for w in ways if not led(w))
 
 
 def choose_on(dataset: Dataset, prepared: PreparedModel, plans: PlanMaker, precision: Mapping[str, Precision], granularity: Granularity, *,
@@ -156,7 +190,7 @@ def candidates_of(spec: str) -> tuple[str, ...]:
 
 
 def calibration_samples(dataset: Dataset, network: Network) -> list[dict[str, Array]]:
-    """Calibration samples spread over the set, fewer for large networks: 16 to 32."""
+    """Calibration samples spread over the set, fewer for large networks: 16 to 64."""
     return spread(dataset, int(np.clip(WORK / max(network.macs, 1), FEWEST_SAMPLES, MOST_SAMPLES)))
 
 
@@ -208,8 +242,9 @@ class _Trials:
         self.simulate = integer_kernels_saturate() if simulate is None else simulate
         self.names = judge.names(prepared.network)
         self.samples = samples
-        with loaded(prepared.model, threads, False) as session:
-            made = [{t: v for t, v in session.run(s).items() if t in self.names} for s in samples]
+        self.softmax = _softmax_of(prepared.model, self.names[0]) if judge.class_axis is not None else None
+        self.lifted = frozenset[str]()
+        made = self._run(prepared.model, False)
         self.lifted = frozenset(t for t, v in made[0].items() if v.shape[:1] != (1,))
         self.reference = [lifted(m, self.lifted) for m in made]
         self.known: dict[tuple[Range, ...], Decibels] = {}
@@ -218,23 +253,49 @@ class _Trials:
         """dB [samples]."""
         key = tuple(plan.ranges.values())
         if key not in self.known:
-            with loaded(qdq.write(self.prepared, plan).model, self.threads, self.simulate) as session:
-                made = [self.judge.score(self.names, r, lifted(session.run(s), self.lifted)) for s, r in zip(self.samples, self.reference, strict=True)]
-            self.known[key] = np.concatenate(made)
+            made = self._run(qdq.write(self.prepared, plan).model, self.simulate)
+            least = LEAST_NATS if self.softmax is None else LEAST_OF_SCORES
+            self.known[key] = np.concatenate([self.judge.score(self.names, r, m, least) for r, m in zip(self.reference, made, strict=True)])
         return self.known[key]
 
+    def _run(self, model: ir.Model, simulate: bool) -> list[dict[str, Array]]:
+        """Judged output -> values, for each sample; those that a Softmax makes as it reads them, before codes of 1/256 hide a sure answer."""
+        wanted = {t: t for t in self.names}
+        if self.softmax is not None:
+            scores = next(n for n in model.graph if n.name == self.softmax).inputs[0]
+            assert scores is not None
+            scores.type = scores.type or ir.TensorType(ir.DataType.FLOAT)
+            wanted[self.names[0]] = str(scores.name)
+            part = extract(model, self.prepared.network.inputs, list(dict.fromkeys(wanted.values())))
+            assert part is not None, "every tensor depends on the inputs alone"
+            model = part
+        with loaded(model, self.threads, simulate) as session:
+            found = [session.run(s) for s in self.samples]
+        shapes = {self.names[0]: self.prepared.network.tensors[self.names[0]].shape} if self.softmax else {}
+        return [lifted({t: m[n].reshape(shapes.get(t, m[n].shape)) for t, n in wanted.items()}, self.lifted) for m in found]
 
-def _reasons(final: Mapping[str, str], mix: Mapping[str, str], errors: Errors, winner: str) -> dict[str, str]:
+
+def _softmax_of(model: ir.Model, output: str) -> str | None:
+    """Name of the Softmax that makes `output`, but for a Reshape; None where none does."""
+    value: ir.Value | None = next(v for v in model.graph.outputs if v.name == output)
+    while value is not None and (maker := value.producer()) is not None:
+        if maker.op_type == "Softmax":
+            return str(maker.name)
+        value = maker.inputs[0] if maker.op_type in ("Identity", "Reshape") else None
+    return None
+
+
+def _reasons(final: Mapping[str, str], mix: Mapping[str, str], errors: Errors, winner: str, base: str) -> dict[str, str]:
     found = {}
     for group, spec in final.items():
+        own = errors.get(group, {})
         if not errors:
             found[group] = f"one scale for all tensors: with {winner} the network's output came closest to float"
-        elif winner != MIXED:
-            found[group] = f"{winner} for the whole network came closer to float than the mixture"
-            if group in errors and mix[group] != spec:
+        elif winner != MIXED and spec == base:
+            found[group] = f"{base} for the whole network came closest to float" + (" where nothing is much better" if winner != base else "")
+            if own and mix[group] != spec:
                 found[group] += f"; at the layers behind this tensor alone {mix[group]} is better"
         else:
-            own = errors.get(group, {})
             others = sorted((s for s in own if own[s] > own[spec]), key=lambda s: own[s])
             found[group] = (f"least error at the output of the layers that read it: {_signal(own[spec])}; next {others[0]} {_signal(own[others[0]])}"
                             if others else "all candidates do equally well")
@@ -246,7 +307,11 @@ def _signal(error: float) -> str:
 
 
 def _say(winner: str) -> str:
-    return "the best for each layer" if winner == MIXED else f"{winner} throughout is best"
+    if winner == MIXED:
+        return "the best for each layer"
+    if winner == CAREFUL:
+        return f"one for all, but for layers where another is better by {MARGIN_DB:g} dB"
+    return f"{winner} throughout is best"
 
 
 def _db(noise: Decibels, signal: Decibels) -> Decibels:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
 from qbench.data import open_dataset, parse_preprocessing
 from qbench.errors import InputError
 from qbench.graph import PreparedModel, load_network
@@ -18,6 +20,20 @@ from qbench.samples import DEFAULT, Sample, load_sample
 FEW = 30
 """Evaluation samples below which an accuracy comes with a warning."""
 Shapes = Mapping[str, tuple[int, ...]]
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """How the evaluation data came about, so that another process can open them too. All None: made in code.
+
+    data     absolute path, or module:function; sample   name of a built-in one instead
+    """
+
+    data: str | None = None
+    sample: str | None = None
+    preprocess: str | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Case:
     metric: Metric
     sample: Sample | None = None
     warnings: tuple[str, ...] = ()
+    opened: Opened = Opened()
 
     @property
     def network(self) -> Network:
@@ -46,7 +63,7 @@ class Case:
 
 def open_case(model: Path | None = None, data: str | None = None, eval_data: str | None = None, *, sample: str | None = None,
               metric: str | None = None, preprocess: str | None = None, input_shapes: Shapes | None = None,
-              limit: int | None = None) -> Case:
+              input_values: Values | None = None, limit: int | None = None) -> Case:
     """The user's model and data, or the built-in `sample` when there is no model.
 
     preprocess   how pictures become inputs, e.g. "size=224x224,colour=rgb,mean=...,std=..."
@@ -55,14 +72,15 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     if model is None:
         if data is not None or eval_data is not None:
             raise InputError("--data without --model: give the model the data belong to, or leave both out to use the built-in sample")
-        if preprocess is not None or input_shapes:
-            raise InputError("--preprocess and --input-shape are for a model of your own: the built-in samples come ready")
-        return _sample_case(load_sample(sample or DEFAULT, limit), metric)
+        if preprocess is not None or input_shapes or input_values:
+            raise InputError("--preprocess, --input-shape and --input-value are for a model of your own: the built-in samples come ready")
+        return _sample_case(load_sample(sample or DEFAULT, limit), metric, Opened(sample=sample or DEFAULT, limit=limit))
     if sample is not None:
         raise InputError(f"--sample {sample} and --model {model}: give one of the two")
     if data is None:
         raise InputError(f"{model}: no calibration data; add --data FILE.npz, a folder, or module:function")
-    prepared = open_model(model, input_shapes)
+    prepared = open_model(model, input_shapes, input_values)
+    refuse_odd_outputs(prepared)
     calibration = open_data(data, prepared, preprocess, limit)
     evaluation = open_data(eval_data, prepared, preprocess, limit) if eval_data else calibration
     for found in [calibration, evaluation] if input_shapes else []:
@@ -74,17 +92,28 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
     if not metric:
         warnings = (*warnings, f"no --metric given: {chosen.name} is used")
-    return Case(prepared, calibration, evaluation, chosen, None, warnings)
+    source = eval_data or data
+    opened = Opened(str(Path(source).resolve()) if Path(source).exists() else source, None, preprocess, limit)
+    return Case(prepared, calibration, evaluation, chosen, None, warnings, opened)
 
 
-def open_model(model: Path, input_shapes: Shapes | None = None) -> PreparedModel:
-    """The prepared model of a file."""
-    return load_network(model, input_shapes)
+def open_model(model: Path, input_shapes: Shapes | None = None, input_values: Values | None = None) -> PreparedModel:
+    """The prepared model of a file; `input_shapes` and `input_values` as in `qbench.graph.load_network`."""
+    return load_network(model, input_shapes, input_values)
 
 
-def _sample_case(sample: Sample, metric: str | None) -> Case:
+def refuse_odd_outputs(prepared: PreparedModel) -> None:
+    """Raises InputError for an output that no metric can compare: a sequence, an optional, or text."""
+    for value in prepared.model.graph.outputs:
+        if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
+            kind = "text" if isinstance(value.type, ir.TensorType) else "no tensor but a sequence or an optional"
+            raise InputError(f"output {value.name!r} is {kind}, which cannot be compared with float: export the model without it "
+                             "(`qbench quantize` takes it as it is)")
+
+
+def _sample_case(sample: Sample, metric: str | None, opened: Opened) -> Case:
     prepared = load_network(sample.model)
-    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, _few(sample.evaluation))
+    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, _few(sample.evaluation), opened)
 
 
 def _few(evaluation: Dataset) -> tuple[str, ...]:
@@ -94,7 +123,7 @@ def _few(evaluation: Dataset) -> tuple[str, ...]:
 def _same_shape(data: Dataset, network: Network, shapes: Shapes) -> None:
     """Accuracy and latency must be of one network: the shapes given for open axes are those that the chip will run."""
     feeds = next(iter(data.batches(1))).feeds
-    for name in shapes:
+    for name in set(shapes) & set(network.inputs):
         want, got = network.tensors[name].shape, feeds[name].shape
         if got[1:] != want[1:]:
             raise InputError(f"--input-shape {name}={','.join(map(str, want))}, but data set {data.name} holds samples of shape "

@@ -29,8 +29,9 @@ from qbench.target import Target
 from qbench.workbench import auto
 from qbench.workbench.case import Case
 from qbench.workbench.correcting import Recipe, corrected
+from qbench.workbench.costing import unpriced
 from qbench.workbench.gaps import range_gap, weight_gap
-from qbench.workbench.jobs import DEFAULT_CALIBRATORS, OUT, unpriced
+from qbench.workbench.jobs import DEFAULT_CALIBRATORS, OUT
 from qbench.workbench.layers import LayerErrors, size_bytes
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.precisions import precision_of

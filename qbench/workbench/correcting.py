@@ -65,7 +65,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Gain:
-    """What one step did. sqnr_before_db, sqnr_after_db   of the network's first output against float, on calibration samples; None without data"""
+    """What one step did. sqnr_before_db, sqnr_after_db   of the network's first float output against float, on calibration samples; None without data"""
 
     step: str
     sqnr_before_db: float | None
@@ -143,7 +143,8 @@ class _Work:
         self.samples = {} if dataset is None else {CHECKED: auto.spread(dataset, CHECKED)}
         self.choices: dict[str, Mapping[str, str]] = {}
         self.simulate = integer_kernels_saturate()
-        self.reference = self._outputs(prepared) if dataset is not None else []
+        self.output = next((o for o in prepared.network.outputs if prepared.network.tensors[o].dtype == "float32"), None)
+        self.reference = self._outputs(prepared) if dataset is not None and self.output is not None else []
 
     def run(self, wanted: Sequence[Correction], statistics: Statistics | None) -> Corrected:
         steps = {name_of(s): s for s in wanted}
@@ -234,7 +235,8 @@ class _Work:
 
     def _plan(self, state: _State) -> Plan:
         recipe, network = self.recipe, state.prepared.network
-        allowed, reasons = allowed_precisions(network, state.statistics, recipe.target, recipe.toolkit)
+        cured = {t for c in state.masks.cases for t in (*(name for name, _ in c.found.chain), *c.found.tree)}
+        allowed, reasons = allowed_precisions(network, state.statistics, recipe.target, recipe.toolkit, masked=cured)
         floats = {u: tuple(p for p in options if p.is_float) or (Precision.FP32,) for u, options in allowed.items()}
         options = {u: floats[u] if u in state.masks.floats else allowed[u] for u in allowed}
         asked = {u: recipe.precision if isinstance(recipe.precision, Precision) else recipe.precision[u] for u in options}
@@ -285,7 +287,7 @@ class _Work:
     # -- what was gained
 
     def _sqnr(self, state: _State, plan: Plan) -> float | None:
-        if self.dataset is None:
+        if self.dataset is None or self.output is None:
             return None
         fidelity = Fidelity()
         with loaded(qdq.write(state.prepared, plan).model, self.threads, self.simulate) as session:
@@ -298,7 +300,8 @@ class _Work:
             return self._run(session)
 
     def _run(self, session: Session) -> list[Array]:
-        """The first output on the checked samples, in batches where the model takes them."""
+        """The first float output on the checked samples, in batches where the model takes them."""
+        assert self.output is not None
         samples, size = self.samples[CHECKED], batch_size(self.original.model, self.original.network)
         chunks = [samples[i:i + size] for i in range(0, len(samples), size)]
-        return [session.run({k: np.concatenate([s[k] for s in c]) for k in c[0]})[self.original.network.outputs[0]] for c in chunks]
+        return [np.atleast_1d(session.run({k: np.concatenate([s[k] for s in c]) for k in c[0]})[self.output]) for c in chunks]

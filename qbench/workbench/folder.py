@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from qbench import qdq
 from qbench.cost import CostTable
+from qbench.coverage import coverage
 from qbench.errors import InputError, ToolError
 from qbench.evaluation import OnnxEvaluator, first_integer
 from qbench.files import write_text
@@ -39,7 +40,7 @@ def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, ev
     plan = Plan.load(folder / result.chosen.plan)
     plan.save(folder / "plan.json")
     qdq.save(qdq.write(case.prepared, plan).model, folder / "model.qdq.onnx")
-    result = replace(result, verified=_verify(result, folder, case, plan, evaluator))
+    result = replace(result, coverage=coverage(case.network, plan).to_dict(), verified=_verify(result, folder, case, plan, evaluator))
     kernels = [asdict(row) for row in pricer.kernel_table(plan, plan.op_point)]
     _write_summary(result, folder, kernels, plan_strip(result, case, plan, kernels))
     return result

@@ -1,29 +1,36 @@
-"""The jobs behind the commands: search, cost."""
+"""The job behind `qbench search`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from qbench import calibrators, targets
 from qbench.cost import CostTable
 from qbench.evaluation import OnnxEvaluator
-from qbench.network import Network, Precision
-from qbench.plan import Granularity, Plan, check_fits
+from qbench.network import Precision
+from qbench.plan import Granularity, Plan
 from qbench.protocols import Progress, silent
 from qbench.result import SearchResult
-from qbench.search.budget import MaxDrop, parse_budgets
-from qbench.search.problem import Events, Problem
+from qbench.search.problem import Events, Goal, Problem
 from qbench.search.run import run
 from qbench.target import Target
-from qbench.workbench.case import Case, Shapes, open_model
+from qbench.targets.boards import open_board
+from qbench.workbench.board_loop import Rig, decide, lessons, teach
+from qbench.workbench.case import Case
+from qbench.workbench.costing import unpriced
 from qbench.workbench.folder import finish
+from qbench.workbench.measuring import SAMPLES
 from qbench.workbench.plans import schemes_of, statistics_of
-from qbench.workbench.precisions import allowed_precisions, precision_of
+from qbench.workbench.pools import DaskPool, Executor, connected
+from qbench.workbench.precisions import allowed_precisions
+from qbench.workbench.presetting import check_classes, derivation, given, target_of
 from qbench.workbench.searching import plan_maker, with_masks
+from qbench.workbench.stations import Station
 
 DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
 OUT = Path("qbench-out")
@@ -38,6 +45,9 @@ class SearchJob:
     target: str
     budgets: tuple[str, ...] = ()
     max_drop: str | None = None
+    max_class_drop: str | None = None
+    preset: str | None = None
+    power: Path | None = None
     toolkit: str | None = None
     precisions: tuple[str, ...] = ()
     calibrators: tuple[str, ...] = ()
@@ -49,6 +59,9 @@ class SearchJob:
     out: Path | None = None
     command: str = ""
     track: bool = True
+    storage: str | None = None
+    executor: str | None = None
+    boards: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -60,13 +73,14 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     """The main job: statistics, reference, search, then the written and verified result in `job.folder`."""
     from qbench.tracking import NoTracker, Tracker
 
-    target = targets.load(job.target)
+    target = target_of(job.target, job.power, job.toolkit)
     toolkit = target.toolkit(job.toolkit)
-    budgets = parse_budgets(job.budgets)
-    drop = MaxDrop.parse(job.max_drop) if job.max_drop else None
+    asked = given(job.budgets, job.max_drop, job.max_class_drop, job.precisions, job.op_points)
+    derived = derivation(job.preset, target, toolkit, job.case.network, job.case.metric, asked) if job.preset else None
+    limits = derived or asked
     specs = tuple(calibrators.spec(calibrators.make(c)) for c in job.calibrators or DEFAULT_CALIBRATORS)
-    points = tuple(target.operating_point(p).name for p in job.op_points) or (target.operating_point(None).name,)
-    wanted = tuple(precision_of(p) for p in job.precisions) or None
+    points = tuple(target.operating_point(p).name for p in limits.operating_points) or (target.operating_point(None).name,)
+    wanted = limits.precisions or None
     for precision in wanted or ():
         target.support(precision, toolkit)                       # refused before any work, with the reason (BUG case B24)
     case, network, folder = job.case, job.case.network, job.folder
@@ -79,28 +93,56 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
         network = case.network
         pricer = CostTable.build(network, target, toolkit)
         evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
+        check_classes(limits.max_class_drop, evaluator.reference())
         allowed, reasons = allowed_precisions(network, statistics, target, toolkit, wanted)
         plans = plan_maker(case, statistics, masks, allowed, specs, granularity_of(target, toolkit), target, toolkit, evaluator.simulate, progress)
         if masks is not None:
             allowed |= {u: tuple(p for p in allowed[u] if p.is_float) or allowed[u] for u in masks.masks.floats}
             reasons |= masks.masks.floats
         problem = Problem(
-            network, allowed, plans, case.data_key, specs, (granularity_of(target, toolkit),), points, budgets, folder, drop,
-            seed=job.seed, trials=job.trials, strategy=job.strategy, storage=f"sqlite:///{(folder / 'study.db').resolve()}",
+            network, allowed, plans, case.data_key, specs, (granularity_of(target, toolkit),), points, limits.budgets, folder, limits.max_drop,
+            max_class_drop=limits.max_class_drop, goal=derived.preset.goal if derived else Goal.ACCURACY, preset=derived.preset.key if derived else "",
+            seed=job.seed, trials=job.trials, strategy=job.strategy, storage=job.storage or f"sqlite:///{(folder / 'study.db').resolve()}",
             sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem))
-        found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference())
+        rig = rig_of(job, case, progress)
+        if rig is not None:
+            pricer, _ = teach(rig, pricer, lessons(network, allowed, lambda p: plans(p, specs[0], granularity_of(target, toolkit), points[0]), job.seed))
+        with pool_of(job, case, evaluator) as pool:
+            found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference(), pool)
+        if rig is not None:
+            found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
+            tracker.measured([c for c in found.candidates if c.measured])
         told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
-        found = finish(replace(found, warnings=told, mlflow=tracker.where()), folder, case, pricer, evaluator)
+        found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
+
+
+@contextmanager
+def pool_of(job: SearchJob, case: Case, evaluator: OnnxEvaluator) -> Iterator[DaskPool | None]:
+    """The pool of the executor that was asked for; None: everything in this process."""
+    if job.executor is None:
+        yield None
+        return
+    executor = Executor.parse(job.executor)
+    with connected(executor) as client:
+        yield DaskPool(client, Station.of(case, evaluator, job.seed, job.policy, None if executor.address else executor.threads))
+
+
+def rig_of(job: SearchJob, case: Case, progress: Progress) -> Rig | None:
+    """The boards that were asked for, with inputs from the evaluation data."""
+    if not job.boards:
+        return None
+    feeds = [dict(b.feeds) for b in islice(case.evaluation.batches(1), SAMPLES)]
+    return Rig([open_board(url) for url in job.boards], case.prepared, feeds, progress=progress)
 
 
 def params_of(job: SearchJob, problem: Problem) -> dict[str, str]:
     """Parameters of the search's run in the tracking store."""
     return {"model": problem.model, "target": problem.target, "toolkit": problem.toolkit, "limits": ", ".join(problem.limits) or "none",
             "op_points": ", ".join(problem.op_points), "calibrators": ", ".join(problem.calibrators), "metric": job.case.metric.name,
-            "trials": str(problem.trials), "seed": str(problem.seed), "strategy": problem.strategy,
+            "goal": str(problem.goal), "preset": job.preset or "none", "trials": str(problem.trials), "seed": str(problem.seed), "strategy": problem.strategy,
             "calibration": f"{job.case.calibration.name}, {len(job.case.calibration)} samples",
             "evaluation": f"{job.case.evaluation.name}, {len(job.case.evaluation)} samples", "model_key": problem.network.model_key}
 
@@ -132,48 +174,8 @@ def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: 
     return lines + [f"{_some(units)}: {why}" for why, units in alike.items()]
 
 
-def unpriced(network: Network) -> list[str]:
-    """Kernels whose work no cost model sees: their price is a launch, whatever happens inside."""
-    closed = [k for k in network.kernels if {"If", "Loop", "Scan"} & set(k.op.split("+"))]
-    return [f"kernel {k.name!r} ({k.op}): what its bodies compute is not in the latency, energy and memory figures, which are too low" for k in closed]
-
-
 def _some(units: Sequence[str]) -> str:
     """"unit 'a'", or "12 units ('a', 'b', ...)"."""
     if len(units) == 1:
         return f"unit {units[0]!r}"
     return f"{len(units)} units ({', '.join(repr(u) for u in units[:2])}{', ...' if len(units) > 2 else ''})"
-
-
-def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str], *, op_point: str | None = None, plan_file: Path | None = None,
-            toolkit: str | None = None, input_shapes: Shapes | None = None) -> list[dict[str, Any]]:
-    """One JSON-ready row per target and precision (or per target, for a plan): see DESIGN for the fields."""
-    network = open_model(model, input_shapes).network
-    plan = Plan.load(plan_file) if plan_file else None
-    if plan is not None:
-        check_fits(plan, network)
-    rows = []
-    for name in dict.fromkeys(target_names):
-        target = targets.load(name)
-        table = CostTable.build(network, target, toolkit)
-        point = target.operating_point(op_point).name
-        for precision in ("plan",) if plan else tuple(dict.fromkeys(precisions)):
-            if plan is None:
-                target.support(precision_of(precision), toolkit)
-            codes = table.codes(plan) if plan else table.uniform(precision_of(precision))
-            rows.append(cost_row(table, target, codes, precision, point))
-    return rows
-
-
-def cost_row(table: CostTable, target: Target, codes: Any, precision: str, point: str) -> dict[str, Any]:
-    """Price, kernels and memory plan of one assignment."""
-    price = table.price(codes[None], point)[0]
-    memory = table.memory(codes)
-    return {"target": target.name, "toolkit": table.toolkit, "precision": precision, "op_point": point, "latency_ms": price.latency_ms,
-            "latency_ms_low": price.latency_ms_low, "latency_ms_high": price.latency_ms_high, "energy_mj": price.energy_mj, "power_w": price.power_w,
-            "power_is_relative": target.power_is_relative, "peak_memory_bytes": price.peak_memory_bytes,
-            "memory_lower_bound_bytes": memory.lower_bound_bytes, "macs": table.network.macs,
-            "warnings": unpriced(table.network),
-            "kernels": [asdict(row) for row in table.kernel_table(codes, point)],
-            "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
-                           "interval": target.provenance.interval}}

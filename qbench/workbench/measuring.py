@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def measure(model: Path, board: str, data: str | None = None, *, request: Reques
     return found, (*notes, *found.unstable)
 
 
-def measured(board: Board, model: Path, feeds: list[Mapping[str, Array]], request: Request, tries: int = TRIES, progress: Progress = silent) -> Measurement:
+def measured(board: Board, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request, tries: int = TRIES, progress: Progress = silent) -> Measurement:
     """The first stable measurement of at most `tries`, or the one whose runs lie closest together."""
     kept: list[Measurement] = []
     for number in range(max(tries, 1)):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import numpy as np
+
 from qbench.errors import InputError, PrecisionUnavailable
 from qbench.network import Network, Precision, Unit
+from qbench.protocols import Seen
 from qbench.qdq.tensors import bound_of, seen_outside
 from qbench.statistics import Statistics
 from qbench.target import Target
@@ -11,6 +16,8 @@ from qbench.target import Target
 FP16_MAX = 65504.0
 FP16_SAFETY = 2.0
 """FP16 is offered where this many times the largest value seen still fits (BUG case B22)."""
+LEAST_MARK = 5000.0
+"""The smallest mark: its step in 16 bits would be 0.15."""
 CLOSED = ("If", "Loop", "Scan")
 """Operators whose bodies hold tensors that no unit lists."""
 
@@ -24,10 +31,11 @@ def precision_of(text: str) -> Precision:
 
 
 def allowed_precisions(network: Network, statistics: Statistics, target: Target, toolkit: str | None,
-                       wanted: tuple[Precision, ...] | None = None) -> tuple[dict[str, tuple[Precision, ...]], dict[str, str]]:
+                       wanted: tuple[Precision, ...] | None = None, masked: Collection[str] = ()) -> tuple[dict[str, tuple[Precision, ...]], dict[str, str]]:
     """unit -> precisions it may take on the target, and unit -> why something is missing.
 
     wanted   what the user restricts the search to; each must be available
+    masked   tensors whose marks a correction took away after they were observed
     Raises PrecisionUnavailable for a wanted precision that the target or toolkit lacks, or when a unit is left with none.
     """
     available = target.available(toolkit)
@@ -38,7 +46,7 @@ def allowed_precisions(network: Network, statistics: Statistics, target: Target,
     allowed: dict[str, tuple[Precision, ...]] = {}
     reasons: dict[str, str] = {}
     for unit in network.units:
-        why_no_integer = unit.reason if not unit.quantizable else _unobserved(network, statistics, unit)
+        why_no_integer = unit.reason if not unit.quantizable else _unobserved(network, statistics, unit) or _marked(network, statistics, unit, masked)
         why_no_half = fp16_fault(network, statistics, unit) if Precision.FP16 in floats else ""
         fine = tuple(p for p in available if (not why_no_integer if not p.is_float else not (p is Precision.FP16 and why_no_half)))
         if not fine and floats:
@@ -61,6 +69,28 @@ def _unobserved(network: Network, statistics: Statistics, unit: Unit) -> str:
                 if source in statistics.unobserved:
                     return f"tensor {source!r}: {statistics.unobserved[source]}"
     return ""
+
+
+def _marked(network: Network, statistics: Statistics, unit: Unit, masked: Collection[str]) -> str:
+    """Why no integers can hold what the unit reads and writes: marks, such as -1e9 for an invalid place, beside ordinary values (BUG case B13)."""
+    for kernel in (network.kernel[name] for name in unit.kernels):
+        for tensor in seen_outside(kernel):
+            group = network.group_of.get(tensor)
+            for source in group.sources if group else ():
+                if source not in masked and source in statistics and (mark := mark_in(statistics[source])):
+                    return f"tensor {source!r} holds {mark:.3g} and, with nothing in between, ordinary values, which would vanish on its scale"
+    return ""
+
+
+def mark_in(seen: Seen) -> float:
+    """The extreme of a tensor that falls into ordinary values and, far away with nothing in between, marks; 0.0 for any other."""
+    if not seen.count or max(-seen.minimum, seen.maximum) < LEAST_MARK:
+        return 0.0
+    worst = seen.minimum if -seen.minimum > seen.maximum else seen.maximum
+    near, far = 0.1 * abs(worst), 0.9 * worst
+    below, above, beyond = (float(n) for n in seen.below(np.array([-near, near, far])))
+    between = below - beyond if worst < 0 else beyond - above
+    return worst if between <= 0 and above - below > seen.zeros else 0.0
 
 
 def fp16_fault(network: Network, statistics: Statistics, unit: Unit) -> str:

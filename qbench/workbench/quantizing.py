@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qbench import calibrators, qdq, targets
+from qbench.corrections import rewritten
+from qbench.coverage import coverage
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
 from qbench.graph import PreparedModel
@@ -17,7 +19,7 @@ from qbench.samples import DEFAULT, load_sample
 from qbench.schemes import scheme_of
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
-from qbench.workbench.case import Shapes, open_data, open_model
+from qbench.workbench.case import Shapes, Values, open_data, open_model
 from qbench.workbench.correcting import Gain, Recipe, corrected
 from qbench.workbench.plans import schemes_of
 from qbench.workbench.precisions import precision_of
@@ -51,6 +53,7 @@ class Quantization:
     weight_block: int = 0
     save_plan: Path | None = None
     input_shapes: Shapes | None = None
+    input_values: Values | None = None
     preprocess: str | None = None
     limit: int | None = None
     policy: str = "stop"
@@ -80,7 +83,7 @@ def quantize(model: Path | str | None, output: Path | str, *, progress: Progress
     remarks = [*prepared.notes, *_asked_for(wanted), *written.remarks(), *(f"unit {unit}: {why}" for unit, why in plan.notes.items())]
     return {"file": str(wanted.output), "plan_file": str(wanted.save_plan) if wanted.save_plan else None, "plan_key": plan.key, "layers": plan.layers,
             "calibrator": plan.calibrator, "granularity": str(plan.granularity), "steps": list(plan.corrections),
-            "corrections": [asdict(g) for g in gains], "remarks": remarks}
+            "corrections": [asdict(g) for g in gains], "remarks": remarks, "coverage": coverage(rewritten(prepared, plan).network, plan).to_dict()}
 
 
 def granularity_named(text: str) -> Granularity:
@@ -111,7 +114,7 @@ def _recipe(wanted: Quantization) -> Recipe:
 def _opened(wanted: Quantization) -> tuple[PreparedModel, Dataset | None]:
     """The model, and the calibration data where there are any."""
     if wanted.model is not None:
-        prepared = open_model(wanted.model, wanted.input_shapes)
+        prepared = open_model(wanted.model, wanted.input_shapes, wanted.input_values)
         return prepared, open_data(wanted.data, prepared, wanted.preprocess, wanted.limit) if wanted.data else None
     sample = load_sample(wanted.sample or DEFAULT, wanted.limit)
     prepared = open_model(sample.model)
@@ -147,6 +150,8 @@ def _refuse_overwriting(wanted: Quantization) -> None:
 def _refuse_contradictions(wanted: Quantization) -> None:
     if wanted.model is not None and wanted.sample is not None:
         raise InputError(f"--sample {wanted.sample} and the model {wanted.model}: give one of the two")
+    if wanted.model is None and (wanted.input_shapes or wanted.input_values or wanted.preprocess):
+        raise InputError("--preprocess, --input-shape and --input-value are for a model of your own: the built-in samples come ready")
     if wanted.plan_file is not None:
         sources: Sequence[tuple[str, Any]] = (("--stats", wanted.stats_file), ("--data", wanted.data), ("--correct", wanted.corrections),
                                               ("--activation", wanted.activation), ("--weight", wanted.weight), ("--weight-block", wanted.weight_block))

@@ -7,6 +7,7 @@ integer weights. Layers that only move values (pooling by maximum, concatenation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -134,7 +135,7 @@ class _Reading:
 def fake_quantized(x: Array, a: Affine) -> NDArray[np.float32]:
     """`x` rounded to the codes of `a` and back, as QuantizeLinear and DequantizeLinear do it."""
     scale, scheme = np.float32(a.scale), a.scheme
-    codes = np.divide(x, scale, dtype=np.float32)
+    codes = np.asarray(np.divide(x, scale, dtype=np.float32))       # one number, too
     np.rint(codes, out=codes)
     np.clip(codes, scheme.qmin - a.zero_point, scheme.qmax - a.zero_point, out=codes)
     codes *= scale
@@ -152,8 +153,9 @@ def ratio(noise: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
 
 def sample_energies(reference: Array, made: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Noise and signal of each sample; values where the reference is not finite are left out."""
-    r = reference.reshape(len(reference), -1)
-    d = made.reshape(len(made), -1) - r
+    rows = (len(reference), prod(reference.shape[1:])) if reference.ndim else (1, 1)     # one number is one sample
+    r = reference.reshape(rows)
+    d = made.reshape(rows) - r
     if not np.isfinite(r).all():
         d, r = np.where(np.isfinite(r), d, 0.0), np.where(np.isfinite(r), r, 0.0)
     return np.einsum("ni,ni->n", d, d, dtype=np.float64), np.einsum("ni,ni->n", r, r, dtype=np.float64)

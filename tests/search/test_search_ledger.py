@@ -22,9 +22,10 @@ from qbench.network import Precision
 from qbench.plan import Plan
 from qbench.protocols import Accuracy
 from qbench.search.budget import Budget, MaxDrop
-from qbench.search.ledger import WHOLE, Ledger, Memory, Seen, StudyLedger, open_ledger
+from qbench.search.ledger import WHOLE, Ledger, Memory, StudyLedger, open_ledger
 from qbench.search.optuna_driver import HOPELESS, config_of
 from qbench.search.run import run
+from qbench.search.shared import Seen
 from qbench.search.space import Config, Costs
 
 NETWORK = chain(2)

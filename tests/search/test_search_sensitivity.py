@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -51,7 +51,10 @@ class Look:
         self.network, self.evaluator = network, FakeEvaluator(planted, noise=noise, spread=spread)
         self.asked: list[tuple[Precision, ...]] = []
 
-    def __call__(self, precision: tuple[Precision, ...]) -> Accuracy:
+    def __call__(self, precisions: Sequence[tuple[Precision, ...]]) -> list[Accuracy]:
+        return [self._one(p) for p in precisions]
+
+    def _one(self, precision: tuple[Precision, ...]) -> Accuracy:
         self.asked.append(precision)
         names = [u.name for u in self.network.units]
         plan = make_plan(self.network)(dict(zip(names, precision, strict=True)), "minmax", Granularity.PER_CHANNEL, "1000MHz")
@@ -97,6 +100,14 @@ def test_one_by_one_so_that_an_interruption_keeps_what_there_is() -> None:
     going: Iterator[Sensitivity] = measure(space_of(network), look, silent)
     next(going)
     assert len(look.asked) == 1
+
+
+@pytest.mark.parametrize("together", [1, 2, 100])
+def test_asked_for_together_they_come_out_the_same(together: int) -> None:
+    network = chain(5)
+    look = Look(network, like_brain(5))
+    assert list(measure(space_of(network), look, silent, together=together)) == list(measure(space_of(network), Look(network, like_brain(5)), silent))
+    assert len(look.asked) == 5
 
 
 @given(drop=st.floats(-1.0, 1.0), error=st.floats(1e-6, 1.0))
@@ -222,7 +233,7 @@ def test_within_the_noise_nothing_is_significant() -> None:
 def test_the_error_of_a_coupling_joins_three_measurements() -> None:
     network = chain(2)
     alone = {(0, INT8): accuracy(0.1, 0.03), (1, INT8): accuracy(0.2, 0.04)}
-    found = probe(space_of(network), lambda asked: accuracy(0.5, 0.12), (0, 1), (INT8, INT8), alone)
+    found = probe(space_of(network), lambda asked: [accuracy(0.5, 0.12)], (0, 1), (INT8, INT8), alone)
     assert found.error == pytest.approx(0.13)
     assert (found.together, found.apart, found.interaction) == pytest.approx((0.5, 0.3, 0.2))
     assert not found.significant

@@ -1,0 +1,207 @@
+"""What a model costs on targets: prices, kernels with the one change that would save most, memory plan, modes beside the steady state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qbench import targets
+from qbench.cost import CostTable, KernelRow, changes
+from qbench.cost.kernel import KernelCost
+from qbench.cost.modes import batched, first_run_s, kernel_on_cores, throughput
+from qbench.cost.npu import NpuModel
+from qbench.errors import InputError
+from qbench.graph import load_network
+from qbench.network import Network, Precision
+from qbench.plan import Plan, check_fits
+from qbench.target import Target
+from qbench.workbench.precisions import precision_of
+
+ALL_POINTS = "all"
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """How a model is to be priced; every field has a neutral default.
+
+    op_points     names, or ("all",) for every point of the table; (): the fastest
+    plan          a plan's file, priced in place of uniform precisions
+    cores, batch  of one inference; other values than 1 are not validated
+    power         a file of watt readings of the user's board (`qbench.workbench.power`)
+    ambient_c, thermal_resistance, heat_capacity   C, K/W, J/K of the board: all three for a sustained latency
+    """
+
+    op_points: tuple[str, ...] = ()
+    plan: Path | None = None
+    toolkit: str | None = None
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None
+    input_values: Mapping[str, str] | None = None
+    cores: int = 1
+    batch: int = 1
+    power: Path | None = None
+    ambient_c: float | None = None
+    thermal_resistance: float | None = None
+    heat_capacity: float | None = None
+
+    @property
+    def thermal(self) -> tuple[float | None, float | None, float | None]:
+        return self.ambient_c, self.thermal_resistance, self.heat_capacity
+
+
+def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str], options: CostOptions = CostOptions()) -> list[dict[str, Any]]:
+    """One JSON-ready row per target, precision (or the plan) and operating point: see DESIGN for the fields.
+
+    Raises InputError for what cannot be priced, e.g. more cores than the target's file gives.
+    """
+    network = load_network(model, options.input_shapes, options.input_values).network
+    plan = Plan.load(options.plan) if options.plan else None
+    if plan is not None:
+        check_fits(plan, network)
+    if options.batch < 1:
+        raise InputError(f"--batch {options.batch}: give 1 or more samples")
+    network = batched(network, options.batch) if options.batch > 1 else network
+    rows = []
+    for name in dict.fromkeys(target_names):
+        target = _with_readings(targets.load(name), options)
+        table = CostTable.build(network, target, options.toolkit)
+        check_cores(table, options.cores)
+        for precision in ("plan",) if plan else tuple(dict.fromkeys(precisions)):
+            codes = table.codes(plan) if plan else table.uniform(precision_of(precision))
+            rows += [cost_row(table, codes, precision, point, options) for point in points_of(target, options.op_points)]
+    return rows
+
+
+def _with_readings(target: Target, options: CostOptions) -> Target:
+    """The target in the user's watts, where a file of readings was given."""
+    if options.power is None:
+        return target
+    from qbench.workbench.power import calibrated  # brings onnxruntime, which a price does without
+
+    return calibrated(target, options.power, options.toolkit)
+
+
+def _sustained(table: CostTable, codes: Codes, point: str, options: CostOptions) -> dict[str, Any] | None:
+    """Burst and sustained latency, where the board's thermal figures were given."""
+    if not any(v is not None for v in options.thermal):
+        return None
+    from qbench.workbench.power import thermal_of
+
+    return thermal_of(table, codes, point, *options.thermal)
+
+
+def points_of(target: Target, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Names of operating points. Raises TargetError for one that the chip's table does not hold."""
+    if ALL_POINTS in wanted:
+        return tuple(o.name for o in target.operating_points)
+    return tuple(target.operating_point(o).name for o in dict.fromkeys(wanted)) or (target.operating_point(None).name,)
+
+
+def check_cores(table: CostTable, cores: int) -> None:
+    """Raises InputError when the target's file does not give that many."""
+    have = int(table.model.parameters.cores) if isinstance(table.model, NpuModel) else 1
+    if not 1 <= cores <= have:
+        raise InputError(f"--cores {cores}: target {table.target.name} is priced with {have} core{'s' if have > 1 else ''}"
+                         + ("" if have > 1 else "; its file gives no more (cost.cores)"))
+
+
+def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options: CostOptions) -> dict[str, Any]:
+    """Price, kernels, memory plan and modes of one assignment."""
+    target, price = table.target, table.price(codes[None], point)[0]
+    memory, kernels = table.memory(codes), _kernels(table, codes, point, options.cores)
+    slower = 1.0 if options.cores == 1 else sum(k["ms"] for k in kernels) / price.latency_ms
+    several = options.cores > 1
+    energy_low, energy_high = (price.energy_mj * f for f in target.energy_factors) if target.energy_factors and not several else (None, None)
+    return {"target": target.name, "toolkit": table.toolkit, "precision": precision, "op_point": point, "latency_ms": price.latency_ms * slower,
+            "latency_ms_low": price.latency_ms_low * slower, "latency_ms_high": price.latency_ms_high * slower,
+            "energy_mj": None if several else price.energy_mj, "power_w": None if several else price.power_w,
+            "energy_mj_low": energy_low, "energy_mj_high": energy_high, "power_is_relative": target.power_is_relative, "peak_memory_bytes": memory.peak_bytes,
+            "memory_lower_bound_bytes": memory.peak_bytes - memory.arena_bytes + memory.lower_bound_bytes, "macs": table.network.macs,
+            "cores": options.cores, "batch": options.batch, "modes": modes_of(table, codes, point), "thermal": _sustained(table, codes, point, options),
+            "cpu_segments": cpu_segments(kernels) if target.cost_model == "npu" else 0,
+            "cpu_ms": sum(k["ms"] for k in kernels if k["placement"] == "CPU" and k["op"]) if target.cost_model == "npu" else 0.0,
+            "warnings": [*_warnings(options), *unpriced(table.network)], "kernels": kernels,
+            "memory": {"arena_bytes": memory.arena_bytes, "weight_bytes": memory.weight_bytes, "runtime_bytes": memory.runtime_bytes,
+                       "buffers": [{"name": p.buffer.name, "offset": p.offset_bytes, "size": p.buffer.size_bytes, "first": p.buffer.first,
+                                    "last": p.buffer.last} for p in memory.placed]},
+            "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
+                           "interval": target.provenance.interval, "power": asdict(target.power) if target.power else None}}
+
+
+def _warnings(options: CostOptions) -> list[str]:
+    said = []
+    if options.cores > 1:
+        said.append(f"{options.cores} cores: unvalidated, formula only; the interval is that of one core; energy is not priced")
+    if options.batch > 1:
+        said.append(f"batch {options.batch}: unvalidated, formula only; latency and energy are those of all {options.batch} samples")
+    return said
+
+
+def unpriced(network: Network) -> list[str]:
+    """Kernels whose work no cost model sees: their price is a launch, whatever happens inside."""
+    closed = [k for k in network.kernels if {"If", "Loop", "Scan"} & set(k.op.split("+"))]
+    return [f"kernel {k.name!r} ({k.op}): what its bodies compute is not in the latency, energy and memory figures, which are too low" for k in closed]
+
+
+def _kernels(table: CostTable, codes: Codes, point: str, cores: int) -> list[dict[str, Any]]:
+    """The table's rows, each with the one change that would save most on it; times on `cores`."""
+    rows = table.kernel_table(codes, point)
+    costs = _costs(table, codes, point)
+    found = []
+    for row, cost in zip(rows, (*costs, *[None] * (len(rows) - len(costs))), strict=True):
+        body = asdict(row) | {"change": _change(table, row, point) if cost else None}
+        if cost and cores > 1:
+            assert isinstance(table.model, NpuModel)
+            body |= {"ms": kernel_on_cores(cost, cores, table.model.parameters) * 1e3, "mj": None}
+        found.append(body)
+    return found
+
+
+def _costs(table: CostTable, codes: Codes, point: str) -> list[KernelCost]:
+    """Of every kernel in execution order: the first rows of the kernel table."""
+    o = table.op_points.index(point)
+    unit = {u: i for i, u in enumerate(table.units)}
+    return [costs[codes[unit[table.network.unit_of_kernel[k.name]]]][o] for k, costs in zip(table.network.kernels, table.kernels, strict=True)]
+
+
+def _change(table: CostTable, row: KernelRow, point: str) -> dict[str, Any] | None:
+    """The single change that saves most on this kernel alone."""
+    allowed = table.allowed[table.units.index(row.unit)]
+    available = [p for p, ok in zip(table.available, allowed, strict=True) if ok]
+    best = next(iter(changes(table.model, table.network.kernel[row.name], table.network, Precision(row.precision), table.target.operating_point(point),
+                             table.target.operating_points, available)), None)
+    return {"kind": best.kind, "what": best.what, "saved_ms": best.saved_s * 1e3} if best else None
+
+
+def cpu_segments(kernels: Sequence[Mapping[str, Any]]) -> int:
+    """Maximal runs of kernels on the CPU: each hands over and back once."""
+    on_cpu = [k["placement"] == "CPU" for k in kernels if k["op"] not in ("", "Convert")]
+    return sum(now and not before for before, now in zip([False, *on_cpu], on_cpu, strict=False))
+
+
+def modes_of(table: CostTable, codes: Codes, point: str) -> dict[str, Any]:
+    """Times beside one inference after another on one core; formulas only. None: no public figure to compute it from.
+
+    throughput_per_s_low, _high   one inference on every core: when the cores share the DRAM rate that one reaches, and when each has its own
+    """
+    ms = table.price(codes[None], point)[0].latency_ms
+    found: dict[str, Any] = {"basis": "unvalidated: formulas only", "first_run_extra_ms": None, "cores": [{"cores": 1, "latency_ms": ms}],
+                             "throughput_per_s_low": 1e3 / ms, "throughput_per_s_high": 1e3 / ms}
+    if not isinstance(table.model, NpuModel):
+        return found
+    p = table.model.parameters
+    costs, count = _costs(table, codes, point), int(p.cores)
+    first = first_run_s(table.memory(codes).weight_bytes, p)
+    moved = sum(c.dram_bytes for c in costs)
+    alone = sum(c.seconds for c in costs) * 1e3
+    return found | {
+        "first_run_extra_ms": None if first is None else first * 1e3,
+        "cores": [{"cores": n, "latency_ms": ms - alone + sum(kernel_on_cores(c, n, p) for c in costs) * 1e3} for n in range(1, count + 1)],
+        "throughput_per_s_low": throughput(ms / 1e3, moved, count, max(p.dram_bytes_per_s, moved * 1e3 / ms)),
+        "throughput_per_s_high": throughput(ms / 1e3, moved, count, count * max(p.dram_bytes_per_s, moved * 1e3 / ms)),
+    }

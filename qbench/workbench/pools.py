@@ -1,0 +1,101 @@
+"""Executors: where the plans of a search are evaluated.
+
+    dask://HOST:PORT        a Dask scheduler that runs already; its workers need qbench and the data set's files
+    dask://local            two worker processes on this machine; dask://local?workers=4&threads=1
+
+Source of the engine: Dask.distributed. Its messages are pickles, so a scheduler is trusted like the machine itself: keep it on loopback
+or a closed network, or use Dask's TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from qbench.errors import InputError, QbenchError, ToolError
+from qbench.plan import Plan
+from qbench.protocols import Accuracy
+from qbench.workbench.stations import Station, evaluate
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+RETRIES = 3
+"""Times that a plan is given to another worker after one died with it."""
+ANSWER_S = 10
+ACCEPTED = "an executor is dask://HOST:PORT, or dask://local?workers=2&threads=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """address   HOST:PORT of a scheduler, or "" for workers on this machine
+
+    workers, threads   of the latter; threads per worker
+    """
+
+    address: str
+    workers: int = 2
+    threads: int = 1
+
+    @staticmethod
+    def parse(text: str) -> Executor:
+        """Raises InputError."""
+        parts = urlsplit(text)
+        options = {k: v[-1] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
+        if parts.scheme != "dask" or parts.path.strip("/") or not parts.netloc or set(options) - {"workers", "threads"}:
+            raise InputError(f"executor {text!r} cannot be read; {ACCEPTED}")
+        if any(not v.isdecimal() or int(v) < 1 for v in options.values()):
+            raise InputError(f"executor {text!r}: workers and threads are whole numbers of at least 1")
+        if parts.netloc == "local":
+            return Executor("", int(options.get("workers", 2)), int(options.get("threads", 1)))
+        if parts.port is None or options:
+            raise InputError(f"executor {text!r} names {'no port' if parts.port is None else 'options that a running scheduler decides itself'}; {ACCEPTED}")
+        return Executor(parts.netloc)
+
+
+class DaskPool:
+    """The Pool of a Dask client. `station` is sent to every worker once."""
+
+    def __init__(self, client: Client, station: Station) -> None:
+        self._client = client
+        self._station: Any = client.scatter(station, broadcast=True)
+
+    def evaluate(self, tasks: Sequence[tuple[Plan, int | None]]) -> Iterator[tuple[int, Accuracy | QbenchError, float]]:
+        from distributed import as_completed
+
+        futures = {self._client.submit(evaluate, self._station, plan, samples, pure=False, retries=RETRIES): i for i, (plan, samples) in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                error = future.exception()
+                if error is not None:
+                    raise ToolError(f"a worker failed on plan {tasks[futures[future]][0].key}: {type(error).__name__}: {error}") from error
+                found, passes = future.result()
+                yield futures[future], found, passes
+        finally:
+            self._client.cancel([f for f in futures if not f.done()])
+
+
+@contextmanager
+def connected(executor: Executor) -> Iterator[Client]:
+    """A client of the scheduler; workers of one's own end with it. Raises InputError where Dask is missing, ToolError when nobody answers."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise InputError("--executor needs Dask: pip install 'qbench[dask]'") from error
+    if not executor.address:
+        with LocalCluster(n_workers=executor.workers, threads_per_worker=executor.threads, host="127.0.0.1", dashboard_address=None) as cluster, \
+                Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = Client(executor.address, timeout=ANSWER_S)
+    except (OSError, TimeoutError) as error:
+        raise ToolError(f"no Dask scheduler answers at {executor.address}: start one with `dask scheduler`, and workers with "
+                        f"`dask worker {executor.address} --nthreads 1`") from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise ToolError(f"the Dask scheduler at {executor.address} has no worker: start some with `dask worker {executor.address} --nthreads 1`")
+        yield client
