@@ -18,6 +18,8 @@ import numpy as np
 from fit_targets import write_target
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from validation import Prediction
+from validation import replace as write_validation
 
 from qbench.cost import cost_model
 from qbench.cost.mcu import McuModel
@@ -87,6 +89,8 @@ def main(argv: Sequence[str]) -> None:
                 f'validated_on = "leave one network out: mean error {np.mean(np.abs(errors)):.0%}, largest {worst:.0%}; one design only, so unvalidated for any other, and for '
                 'fp32, 480 MHz, memory and energy"\ninterval = "a factor of 2 either way, since one design cannot calibrate one"\n')
         write_target("stm32h7", text, constants)
+        write_validation(Prediction("stm32h7", f"mobilenet_v1 {width:g} at {pixels}", f"mobilenet_v1 {width:g} at {pixels}", "int8", ms, ms * (1 + e),
+                                    ms * (1 + e) / 2, ms * (1 + e) * 2) for (width, pixels, ms), e in zip(PUBLISHED, errors, strict=True))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,6 +66,15 @@ class Coverage:
                 "quantized_macs": self.quantized_macs,
                 "shares": [asdict(s) | {"precision": str(s.precision)} for s in self.shares],
                 "rows": [asdict(r) | {"precision": str(r.precision)} for r in self.rows]}
+
+
+def coverage_from_dict(body: Mapping[str, Any]) -> Coverage:
+    """The inverse of `Coverage.to_dict`."""
+    def typed(entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {**entry, "precision": Precision(entry["precision"])}
+
+    return Coverage(tuple(OperatorRow(**typed(r)) for r in body["rows"]), tuple(Share(**typed(s)) for s in body["shares"]),
+                    None if body["lowest"] is None else Precision(body["lowest"]))
 
 
 def coverage(network: Network, plan: Plan, nodes: Iterable[str] | None = None) -> Coverage:

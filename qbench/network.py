@@ -101,10 +101,12 @@ class ScaleGroup:
     """Activation tensors that share one scale. The first tensor names the group.
 
     sources   those whose values come into being here: the others hold copies, so the range is the union over `sources`
+    joined    constants that a Concat or a Where puts beside them: name, smallest and largest value
     """
 
     tensors: tuple[str, ...]
     sources: tuple[str, ...]
+    joined: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def name(self) -> str:

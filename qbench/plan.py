@@ -122,7 +122,7 @@ class Plan:
             entry = "schemes"
             schemes = {
                 k: QuantScheme(Scheme(**v["activation"]), Scheme(**v["weight"]), bool(v["weight_per_channel"]), int(v["bias_bits"]),
-                               int(v.get("weight_block", 0)))
+                               int(v.get("weight_block", 0)), tuple((str(op), str(axis)) for op, axis in v.get("weight_axis", ())))
                 for k, v in body["schemes"].items()}
             entry = "ranges"
             ranges = {str(k): Range(float(v[0]), float(v[1])) for k, v in body["ranges"].items()}
@@ -143,7 +143,7 @@ def check_fits(plan: Plan, network: Network) -> None:
     """Raises PlanError, naming the first difference, when `plan` was made for another model."""
     if plan.model_key != network.model_key:
         raise PlanError(f"the plan was made for model {plan.model_key[:12]}, this one is {network.model_key[:12]}: "
-                        "use the model of the search, or make a new plan")
+                        "use the model of the search, with the --input-value that it had, or make a new plan")
     have, want = set(plan.precision), {u.name for u in network.units}
     if have != want:
         odd = min(have ^ want)

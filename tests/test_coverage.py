@@ -15,7 +15,7 @@ from odd_models import Samples, info, odd_model, prepared_of
 from rich.console import Console
 
 from qbench import targets
-from qbench.coverage import Coverage, coverage
+from qbench.coverage import Coverage, coverage, coverage_from_dict
 from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
 from qbench.report.coverage_text import coverage_line, coverage_table, name, percent, reasons
@@ -137,6 +137,7 @@ def test_json_and_a_choice_of_nodes() -> None:
     network, made = planned(mixed(), INT8, X)
     found = coverage(network, made, ["stem", "grow"])
     body = json.loads(json.dumps(found.to_dict()))
+    assert coverage_from_dict(body) == found
     assert [r["node"] for r in body["rows"]] == ["stem", "grow"] and body["rows"][0]["precision"] == "int8"
     assert body["lowest"] == "int8" and body["quantized_macs"] == 1.0 and body["quantized_operators"] == 0.5
     assert set(body["rows"][0]) == {"node", "original", "op", "kernel", "unit", "precision", "reason", "macs"}

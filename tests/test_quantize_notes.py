@@ -9,6 +9,8 @@ import onnx
 import pytest
 from models import model, node
 
+from qbench.cli.quantize import summarised
+from qbench.errors import ModelError
 from qbench.workbench import quantize
 
 
@@ -31,3 +33,39 @@ def test_a_model_stored_in_float16_is_said_to_be_read_as_float32(tmp_path: Path)
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32))
     assert any("float16" in r for r in quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"))["remarks"])
+
+
+def test_the_coverage_is_in_the_result(tmp_path: Path) -> None:
+    """B23: an LSTM behind a convolution; the figure counts its work."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(3, 3, 1)).astype(np.float32), "l": rng.normal(size=(1, 8, 3)).astype(np.float32), "r": rng.normal(size=(1, 8, 2)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("Transpose", ["c"], ["t"], "turn", perm=[2, 0, 1]),
+             node("LSTM", ["t", "l", "r"], ["y"], "memory", hidden_size=2)]
+    onnx.save(model(nodes, {"x": [1, 3, 4]}, {"y": [4, 1, 1, 2]}, weights), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=rng.normal(size=(4, 3, 4)).astype(np.float32))
+    found = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"))["coverage"]
+    assert found["quantized_macs"] == pytest.approx(9 * 4 / (9 * 4 + 8 * (3 + 2) * 4))
+    assert "recurrent state" in next(r["reason"] for r in found["rows"] if r["node"] == "memory")
+
+
+def test_what_is_said_of_many_layers_is_said_once() -> None:
+    lines = [f"conv{i}: scale widened {x} times so that 'b{i}' fits" for i, x in enumerate((2.5, 1e6, 30, 4))]
+    others = ["a: reads nothing", "b: reads nothing", "no colon at all"]
+    assert summarised([*lines, *others]) == ["conv1: scale widened 1000000.0 times so that 'b1' fits (and 3 more like it; all of them: --json)", *others]
+
+
+def test_a_network_whose_output_is_one_number(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("ReduceMean", ["c"], ["y"], "mean", keepdims=0)]
+    onnx.save(model(nodes, {"x": [1, 2, 4, 4]}, {"y": []}, {"w": np.ones((2, 2, 1, 1), np.float32)}), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32))
+    assert quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"))["layers"] == {"int8": 2}
+
+
+def test_what_onnx_would_not_check_is_refused(tmp_path: Path) -> None:
+    """GroupNormalization of opset 18 is deprecated: onnx's checker takes no model with it."""
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("GroupNormalization", ["c", "g", "g"], ["y"], "norm", num_groups=2)]
+    onnx.save(model(nodes, {"x": [1, 2, 4, 4]}, {"y": [1, 2, 4, 4]}, {"w": np.ones((2, 2, 1, 1), np.float32), "g": np.ones(2, np.float32)}, 18), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32))
+    with pytest.raises(ModelError, match=r"does not pass onnx's checker: .*GroupNormalization is deprecated"):
+        quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"))
+    assert not (tmp_path / "q.onnx").exists()

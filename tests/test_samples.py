@@ -170,7 +170,7 @@ def test_a_limit_holds_for_samples_too() -> None:
     assert whole.data_key != case.data_key and whole.warnings == ()
 
 
-@pytest.mark.parametrize("given", [{"preprocess": "size=8x8"}, {"input_shapes": {"image": (1, 1, 28, 28)}}])
+@pytest.mark.parametrize("given", [{"preprocess": "size=8x8"}, {"input_shapes": {"image": (1, 1, 28, 28)}}, {"input_values": {"image": "0"}}])
 def test_what_a_sample_would_ignore_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="--preprocess and --input-shape are for a model of your own"):
+    with pytest.raises(InputError, match="--preprocess, --input-shape and --input-value are for a model of your own"):
         open_case(sample="fashion", **given)

@@ -148,9 +148,13 @@ def mask_ranges(done: Masking, network: Network, statistics: Statistics, step: M
             found = Range((low - margin) / factor, max(min(high / factor, top), (low - margin) / factor))
             wanted[tensor] = wanted[tensor].union(found) if tensor in wanted else found
         reach = max(case.limit(leaf, step.margin) for leaf in case.found.leaves)
+        signs = {leaf.sign for leaf in case.found.leaves}
+        selected = Range(-reach if -1 in signs else 0.0, reach if 1 in signs else 0.0)
         for tensor in case.found.tree:
             seen = _extremes(tensor, network, statistics)
-            found = Range(max(seen.low, -reach), min(seen.high, reach)) if seen else Range(-reach, 0.0)
+            found = Range(max(seen.low, -reach), min(seen.high, reach)) if seen else selected
+            if tensor not in statistics:                             # shares a scale with what a Where selects it from
+                found = found.union(selected)
             wanted[tensor] = wanted[tensor].union(found) if tensor in wanted else found
     ranges: dict[str, Range] = {}
     for group in network.groups:
@@ -302,7 +306,8 @@ def _unrecognised(graph: ir.Graph, network: Network, statistics: Statistics, kno
             continue
         seen = _extremes(str(source.name), network, statistics)
         assert seen is not None
-        why = (f"the logits of {node.op_type} {str(node.name)!r} span [{seen.low:.3g}, {seen.high:.3g}], which no mask that is recognised explains: "
+        beside = " and hold -infinity" if str(source.name) in statistics and statistics[str(source.name)].negative_inf else ""
+        why = (f"the logits of {node.op_type} {str(node.name)!r} span [{seen.low:.3g}, {seen.high:.3g}]{beside}, which no mask that is recognised explains: "
                "one scale cannot serve them")
         touched, stack = set[str](), [source]
         while stack:
@@ -318,9 +323,11 @@ def _unrecognised(graph: ir.Graph, network: Network, statistics: Statistics, kno
 
 
 def _odd(value: ir.Value, network: Network, statistics: Statistics) -> bool:
-    """True when the tensor falls into ordinary values and, far below, with nothing in between, others."""
+    """True when the tensor falls into ordinary values and, far below, with nothing in between, others, or infinity."""
     name = str(value.name)
     seen = None if constant(value) else _extremes(name, network, statistics)
+    if name in statistics and statistics[name].negative_inf:
+        return True
     if seen is None or seen.high - seen.low <= UNUSABLE_SPAN or seen.low > -UNUSABLE_SPAN / 2:
         return False
     group = network.group_of.get(name)

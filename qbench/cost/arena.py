@@ -1,11 +1,12 @@
 """Memory of many plans at once: the bytes alive at each step as a linear form of the precisions that a plan chooses.
 
-The largest of the steps is a lower bound of the arena, and greedy placement reaches it on most networks.
+The largest of the steps is a lower bound of the arena that `plan` then lays out. Where a kernel's operands may share bytes, or where the
+toolchain takes several launches, that kernel's step counts only what lives past it on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qbench.cost.kernel import CostModel
-from qbench.cost.memory import Lifetime, MemoryPlan, aliases, lifetimes, live_bound, place
+from qbench.cost.memory import Lifetime, MemoryPlan, height, live_bound, place, place_as_run
+from qbench.cost.parameters import NpuParameters
+from qbench.cost.rknn_buffers import bounds_of, buffers_of
+from qbench.cost.sharing import DEFAULT, apart, lifetimes, shared, shares
 from qbench.network import Network, Precision
+from qbench.target import MemoryRules
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer[Any]]
+RKNN = "rknn-toolkit2"
+"""Allocator whose buffers and order `qbench.cost.rknn_buffers` knows."""
+ALLOCATORS = (RKNN,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class Arena:
     copy_bytes   [edges, precisions, precisions]: size of the second copy, 0 on the diagonal
     """
 
+    rules: MemoryRules
+    parameters: NpuParameters | None
     edges: tuple[Edge, ...]
     stored: tuple[tuple[str, tuple[int, int], int], ...]
     sizes: dict[str, tuple[int, ...]]
@@ -69,27 +79,35 @@ class Arena:
     copy_bytes: Floats
 
     @staticmethod
-    def of(network: Network, model: CostModel, precisions: Sequence[Precision]) -> Arena:
+    def of(network: Network, model: CostModel, precisions: Sequence[Precision], rules: MemoryRules) -> Arena:
+        parameters = getattr(model, "parameters", None)
+        rknn = parameters if rules.allocator == RKNN and isinstance(parameters, NpuParameters) else None
         units = {u.name: i for i, u in enumerate(network.units)}
-        edges = edges_of(network)
+        edges, spans = edges_of(network), lifetimes(network)
         stored = []
-        for t, span in lifetimes(network).items():
+        for t, span in spans.items():
             maker = network.producer.get(t) or next(iter(network.consumers.get(t, ())), None)
             if maker is not None:
                 stored.append((t, span, units[network.unit_of_kernel[maker]]))
         names = sorted({t for t, _, _ in stored} | {e.tensor for e in edges})
-        sizes = {t: tuple(model.tensor_bytes(network, t, p) for p in precisions) for t in names}
         steps, width = len(network.kernels), len(precisions)
+        if rknn:
+            counted = spans
+            loose, sizes, doubles = bounds_of(network, precisions, names, rknn)
+        else:
+            counted = apart(network)
+            loose = {i for i, k in enumerate(network.kernels) if shares(k)}
+            sizes = doubles = {t: tuple(model.tensor_bytes(network, t, p) for p in precisions) for t in names}
         live, copies = np.zeros((steps, len(units), width)), np.zeros((len(edges), steps))
-        for t, (first, last), u in stored:
-            live[first:last + 1, u] += sizes[t]
+        for t, _, u in stored:
+            live[_counted(*counted[t], loose), u] += sizes[t]
         for e, edge in enumerate(edges):
-            copies[e, edge.first:edge.last + 1] = 1.0
+            copies[e, _counted(edge.first, edge.last, loose)] = 1.0
         flat = live.reshape(steps, -1)
         keep = _undominated(np.concatenate([flat, copies.T], axis=1))
         off = ~np.eye(width, dtype=bool)
-        twice = np.array([off * np.array(sizes[e.tensor])[None, :] for e in edges], dtype=float).reshape(len(edges), width, width)
-        return Arena(edges, tuple(stored), sizes, np.ascontiguousarray(flat[keep]), np.ascontiguousarray(copies[:, keep]), twice)
+        twice = np.array([off * np.array(doubles[e.tensor])[None, :] for e in edges], dtype=float).reshape(len(edges), width, width)
+        return Arena(rules, rknn, edges, tuple(stored), sizes, np.ascontiguousarray(flat[keep]), np.ascontiguousarray(copies[:, keep]), twice)
 
     def bound(self, codes: Codes) -> Floats:
         """Bytes that the arena of each plan in `codes` [plans, units] needs at least."""
@@ -103,18 +121,39 @@ class Arena:
 
     def plan(self, network: Network, codes: Codes, weight_bytes: int, precisions: Sequence[Precision]) -> MemoryPlan:
         """Offsets of every tensor for one plan [units], second copies included."""
-        buffers = [Lifetime(t, self.sizes[t][codes[u]], first, last) for t, (first, last), u in self.stored]
-        buffers += [Lifetime(f"{e.tensor} as {precisions[codes[e.consumer]]} for {network.units[e.consumer].name}",
-                             self.sizes[e.tensor][codes[e.consumer]], e.first, e.last)
-                    for e in self.edges if codes[e.producer] != codes[e.consumer]]
-        placed = place(buffers)
-        return MemoryPlan(placed, weight_bytes, max((p.end_bytes for p in placed), default=0), live_bound(buffers), aliases(network))
+        runtime = self.rules.runtime_ram_bytes
+        unit = {u.name: int(c) for u, c in zip(network.units, codes, strict=True)}
+        readers = {k: unit[u] for k, u in network.unit_of_kernel.items()}
+        if self.parameters:
+            buffers, aliases = buffers_of(network, {k: precisions[c] for k, c in readers.items()}, self.parameters)
+            placed = place_as_run(buffers)
+            return MemoryPlan(placed, weight_bytes, height(placed), live_bound(buffers), aliases, RKNN, runtime, height(place(buffers)[0]))
+        sizes = {t: self.sizes[t][codes[u]] for t, _, u in self.stored}
+        copies = [Lifetime(f"{e.tensor} as {precisions[codes[e.consumer]]} for {network.units[e.consumer].name}",
+                           self.sizes[e.tensor][codes[e.consumer]], e.first, e.last)
+                  for e in self.edges if codes[e.producer] != codes[e.consumer]]
+        stored_in = {t: int(codes[u]) for t, _, u in self.stored}
+        ways = DEFAULT if self.rules.shares is None else self.rules.shares
+        found = []
+        for allowed in dict.fromkeys((ways, tuple(w for w in ways if w not in ("concat", "split")))):
+            buffers, aliases = shared(network, sizes, stored_in, readers, allowed)
+            placed, strategy = place([*buffers, *copies])
+            found.append(MemoryPlan(placed, weight_bytes, height(placed), live_bound([*buffers, *copies]), aliases, strategy, runtime, height(placed)))
+        return min(found, key=lambda m: m.arena_bytes)
+
+
+def _counted(first: int, last: int, loose: Collection[int]) -> list[int]:
+    """Steps of a lifetime that a bound may count: at its ends only those whose kernel keeps all its operands apart."""
+    return [s for s in range(first, last + 1) if s not in loose or first < s < last]
 
 
 def _undominated(rows: Floats) -> NDArray[np.intp]:
-    """Indices of rows that no other row reaches in every column; of equal rows the first."""
+    """Indices of rows that no other row reaches in every column; of equal rows the first. Nothing in `rows` is negative."""
     kept: list[int] = []
+    tried = np.empty_like(rows)                      # the kept ones, in the order of `kept`
     for i in np.argsort(-rows.sum(axis=1), kind="stable"):
-        if not any(np.all(rows[j] >= rows[i]) for j in kept):
+        alive = np.flatnonzero(rows[i])              # in the other columns any row reaches it
+        if not (tried[:len(kept), alive] >= rows[i, alive]).all(axis=1).any():
+            tried[len(kept)] = rows[i]
             kept.append(int(i))
     return np.array(sorted(kept), dtype=np.intp)

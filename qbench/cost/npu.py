@@ -21,6 +21,9 @@ from qbench.cost.work import Work, kernel_work, runs_at, stored_bytes, stored_we
 from qbench.network import Kernel, Network, Precision
 from qbench.target import OperatingPoint
 
+# Tensors that a fused activation keeps beside its result in 16 bits: read off the plans of rknn-toolkit2 2.5.0 (yolov5n, mobilenet_v3_small, convnext_tiny)
+TABLE_OPERANDS = {"Swish": 2, "HardSwish": 2, "Gelu": 2, "Sigmoid": 1, "HardSigmoid": 1}
+
 
 def dram_rate(clock_hz: float, p: NpuParameters) -> float:
     """Bytes per second of one core: DRAM has its own clock, the port that leads there has the core's."""
@@ -135,7 +138,8 @@ class NpuModel(Constants):
                 dynamic_joules(0.0, 0.0, moved, moved, source, point, p))
 
     def tensor_bytes(self, network: Network, tensor: str, precision: Precision) -> int:
-        """As the toolkit allots it: convolutions write two atoms of channels at a time, depthwise ones a whole group."""
+        """As the toolkit allots it: convolutions write two atoms of channels at a time, depthwise ones a whole group, and in 16 bits a fused
+        table activation keeps its operands beside its result."""
         spec, p = network.tensors[tensor], self.parameters
         maker = network.producer.get(tensor)
         kind = network.kernel[maker].kind if maker else ""
@@ -145,6 +149,8 @@ class NpuModel(Constants):
             n, c, h, w = spec.shape
             step = 2 * p.atom_bytes if kind != "depthwise" else p.depthwise_group_channels
             size = n * h * w * up(c * precision.activation_bytes, step)
+            if precision.activation_bytes > 1:
+                size *= 1 + TABLE_OPERANDS.get(network.kernel[maker].activation, 0) if maker else 1
         return int(up(size, 64))
 
     def weight_bytes(self, kernel: Kernel, precision: Precision) -> int:

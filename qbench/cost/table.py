@@ -94,10 +94,10 @@ class CostTable:
     edge_joules: Floats
 
     @staticmethod
-    def build(network: Network, target: Target, toolkit: str | None = None) -> CostTable:
-        """Prices every kernel of `network`. Raises TargetError for an unknown toolkit version."""
+    def build(network: Network, target: Target, toolkit: str | None = None, model: CostModel | None = None) -> CostTable:
+        """Prices every kernel of `network`, by the target's own model where none is given. Raises TargetError for an unknown toolkit version."""
         version = target.toolkit(toolkit)
-        model, have, points = cost_model(target, version), target.available(version), target.operating_points
+        model, have, points = model or cost_model(target, version), target.available(version), target.operating_points
         kernels = tuple(tuple(tuple(model.kernel(k, network, p, o) for o in points) for p in have) for k in network.kernels)
         edges = edges_of(network)
         pairs = np.zeros((2, len(points), len(edges), len(have), len(have)))
@@ -285,7 +285,7 @@ class CostTable:
 
     @cached_property
     def _arena(self) -> Arena:
-        return Arena.of(self.network, self.model, self.available)
+        return Arena.of(self.network, self.model, self.available, self.target.memory)
 
     def _price(self, codes: Codes, o: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, joules and peak bytes of `codes` [plans, units]."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, floor, prod
 
+from qbench.cost.lowering import lowered
 from qbench.cost.parameters import NpuParameters
 from qbench.network import Kernel, Network, Precision, TensorSpec
 
@@ -204,6 +205,22 @@ def lut_elements(k: Kernel, network: Network) -> int:
     return sum(network.tensors[t].elements for t in k.outputs) if through else 0
 
 
+def image_packing(k: Kernel, network: Network, precision: Precision, macs_per_cycle: float, p: NpuParameters) -> tuple[float, float]:
+    """Array cycles and bytes of bringing a graph input of few channels into the packed layout.
+
+    The array's first layer reads an image as it is; for any other reader the toolkit sets a 1x1 convolution before it (its table:
+    posenet, resnet50_v2, vit_base_patch32).
+    """
+    cycles = moved = 0.0
+    for t in dict.fromkeys(k.inputs):
+        shape = network.tensors[t].shape
+        if t in network.inputs and network.consumers[t][0] == k.name and len(shape) == 4 and shape[1] <= p.raw_input_channels:
+            columns = macs_per_cycle / p.input_group_channels
+            cycles += shape[0] * up(shape[2] * shape[3], p.pixel_group) * max(1.0, columns / p.output_elements_per_cycle)
+            moved += stored_bytes(network.tensors[t], precision, p, image=True) + stored_bytes(network.tensors[t], precision, p)
+    return cycles, moved
+
+
 def siblings(k: Kernel, network: Network) -> int:
     """Slices of one tensor that the toolkit merges into one Split."""
     if k.op != "Slice":
@@ -228,16 +245,26 @@ def kernel_work(k: Kernel, network: Network, precision: Precision, macs_per_cycl
         moved = (written if k.op in PARTING_OPS else sum(read)) + written + stored_weight_bytes(k, precision, p)
         layout = moved if repacks(k, network, precision, p) else 0.0
         matrix, padded = dense_join(k, network, precision, p) if joins_densely(k, network, precision, p) else (0.0, 0.0)
-        return Work(cycles=padded / macs_per_cycle, dram_bytes=moved - layout + matrix, lut_elements=lut, layout_bytes=layout,
-                    launches=1 / siblings(k, network), padded_macs=padded)
-    cycles = array_cycles(k, macs_per_cycle, p)
-    weights = stored_weight_bytes(k, precision, p)
+        packing, extra = image_packing(k, network, precision, macs_per_cycle, p)
+        return Work(cycles=padded / macs_per_cycle + packing, dram_bytes=moved - layout + matrix + extra, lut_elements=lut, layout_bytes=layout,
+                    launches=1 / siblings(k, network) + (packing > 0), padded_macs=padded)
+    low = lowered(k, precision, p)
+    run = low.kernel
+    cycles = array_cycles(run, macs_per_cycle, p)
+    weights = stored_weight_bytes(run, precision, p)
     if k.kind in ("conv", "depthwise", "deconv") and read:
-        traffic = tiled_bytes(k, precision.activation_bytes, read[0], weights, p) + sum(read[1:])
+        traffic = tiled_bytes(run, precision.activation_bytes, read[0], weights, p) + sum(read[1:])
     else:
         traffic = sum(read) + weights
-    apart = adds_apart(k)                        # the anchor's output goes to DRAM and comes back
-    traffic += 2 * written if apart else 0.0
-    padded = cycles * (macs_per_cycle if k.kind in DENSE else p.depthwise_group_channels)
-    return Work(cycles=cycles, dram_bytes=traffic + written, lut_elements=lut, launches=(k.groups if k.kind == "conv" else 1) + apart,
-                macs=k.macs, padded_macs=max(padded, k.macs))
+    launches = (run.groups if run.kind == "conv" else 1) * low.pieces
+    if adds_apart(k):                            # the anchor's output goes to DRAM and comes back
+        traffic += 2 * written
+        launches += 1
+    if low.apart:                                # Split and Concat around the groups
+        traffic += 2 * (read[0] + written)
+        launches += 2
+    if low.selects(k) or low.pieces > 1:         # the finer output, once for each piece, goes to DRAM and comes back
+        traffic += 2 * written * low.pieces * run.out_h * run.out_w / (k.out_h * k.out_w)
+        launches += low.pieces
+    padded = cycles * (macs_per_cycle if run.kind in DENSE else p.depthwise_group_channels)
+    return Work(cycles=cycles, dram_bytes=traffic + written, lut_elements=lut, launches=launches, macs=k.macs, padded_macs=max(padded, k.macs))

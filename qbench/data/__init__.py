@@ -34,7 +34,10 @@ def open_dataset(spec: str, *, inputs: Inputs, preprocessing: Preprocessing | No
         raise DataError(f"data {spec!r}: a limit of {limit} samples; at least 1 is needed")
     if flat := [name for name, shape, _ in inputs if not shape]:
         raise DataError(f"data {spec!r}: the model's input {flat[0]!r} is a single number without a batch axis, "
-                        "which no data set can feed; make it a constant of the model")
+                        f"which no data set can feed; fix it to a constant: --input-value {flat[0]}=VALUE")
+    if several := [i for i in inputs if i[1][0] is not None and i[1][0] > 1]:
+        raise DataError(f"data {spec!r}: the model's input {InputSpec(*several[0])} takes {several[0][1][0]} samples at a time, and data sets are fed one by one: "
+                        "export it with an open first axis, or one of 1 (`qbench cost` needs no data and takes it as it is)")
     path = Path(spec).expanduser()
     if path.is_dir():
         return open_folder(path, inputs, preprocessing, limit)

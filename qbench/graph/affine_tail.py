@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from qbench.graph.transposed import only_source
 from qbench.graph.values import STANDARD, held
 
 Array = NDArray[Any]
@@ -35,8 +36,8 @@ def _fold(node: ir.Node, graph: ir.Graph) -> bool:
         constant, source = held(first), second
     if constant is None or source is None:
         return False
-    moved = _only_source(source, "Transpose")
-    conv = _only_source(source if moved is None else moved.inputs[0], "Conv", "ConvTranspose")
+    moved = only_source(source, "Transpose")
+    conv = only_source(source if moved is None else moved.inputs[0], "Conv", "ConvTranspose")
     if conv is None:
         return False
     rank = len(source.shape) if source.shape is not None else 0
@@ -47,14 +48,6 @@ def _fold(node: ir.Node, graph: ir.Graph) -> bool:
         return False
     _drop(node, source, graph)
     return True
-
-
-def _only_source(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes `value`, when it is one of `operators` and nobody else reads it."""
-    maker = value.producer() if value is not None else None
-    if value is None or maker is None or maker.op_type not in operators or maker.domain not in STANDARD or value.is_graph_output():
-        return None
-    return maker if len(list(value.uses())) == 1 else None
 
 
 def _perm(moved: ir.Node | None, rank: int) -> list[int]:

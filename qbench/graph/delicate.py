@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from qbench.graph.norms import REDUCTIONS, Chain, inverts
-from qbench.graph.values import STANDARD, constant, held, moves_values, single
+from qbench.graph.values import STANDARD, constant, held, moved_inputs, moves_values, single
 
 DOMAINS = {"Log": "logarithm", "Sqrt": "root", "Acos": "arc", "Asin": "arc", "Acosh": "arc", "Atanh": "arc", "ReduceLogSum": "logarithm"}
 """Operators that leave their domain, or become unbounded, when their operand is rounded."""
@@ -86,7 +86,7 @@ def _back(operand: ir.Value, why: str, unbounded: bool, found: Delicate, member:
             if not guarded:
                 _mark(reads, why, found)
         elif moves_values(node):
-            stack += [(v, guarded, joins) for v in (reads if node.op_type == "Concat" else reads[:1])]
+            stack += [(v, guarded, joins) for v in moved_inputs(node) if not constant(v)]
         elif node.op_type in PASSED:
             if floor:
                 found.guards.add(str(node.name))
@@ -99,12 +99,14 @@ def _back(operand: ir.Value, why: str, unbounded: bool, found: Delicate, member:
 
 def _mark(values: list[ir.Value], why: str, found: Delicate) -> None:
     """The makers of `values`, seen through what only moves them."""
-    for value in values:
-        node = value.producer()
-        while node is not None:
-            found.reasons.setdefault(str(node.name), f"{node.op_type}: {why}")
-            source = node.inputs[0] if moves_values(node) else None
-            node = source.producer() if source is not None else None
+    stack, seen = list(values), set[int]()
+    while stack:
+        node = stack.pop().producer()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.reasons.setdefault(str(node.name), f"{node.op_type}: {why}")
+        stack += moved_inputs(node) if moves_values(node) else []
 
 
 def _squares(node: ir.Node) -> bool:

@@ -23,6 +23,9 @@ def mend(model: ir.Model) -> None:
         graph.name = graph.name or "graph"
         for node in graph:
             node.domain = "" if node.domain in STANDARD else node.domain
+    for value in model.graph.outputs:
+        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+            raise ModelError(f"output {value.name!r} is made by no node, and it is neither an input nor a weight: export the model anew")
     try:
         ir.passes.common.TopologicalSortPass()(model)
     except Exception as error:                                   # the pass wraps its ValueError

@@ -14,8 +14,11 @@ ACTIVATIONS = CLAMPS | {"LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSwish", "H
 ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Max", "Min"}
 
 SAME_SCALE = {"Concat", "Split", "MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Pad", "Identity",
-              "DepthToSpace", "SpaceToDepth", "Tile", "Expand", "Gather", "Dropout"}
+              "DepthToSpace", "SpaceToDepth", "Tile", "Expand", "Gather", "Dropout", "Where"}
 """Operators that move values without changing them: inputs and outputs share one scale (BUG case B15)."""
+
+JOINS = {"Concat", "Where"}
+"""Those of them that put constants beside computed values."""
 
 KINDS = {
     "MaxPool": "pool", "AveragePool": "pool", "GlobalAveragePool": "global_pool", "GlobalMaxPool": "global_pool", "LpPool": "pool",
@@ -25,7 +28,7 @@ KINDS = {
     **dict.fromkeys(("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Pad", "Identity", "DepthToSpace", "SpaceToDepth",
                      "Tile", "Expand", "Gather", "Dropout"), "reshape"),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd"), "reduce"),
-    **dict.fromkeys(ELEMENTWISE, "eltwise"),
+    **dict.fromkeys((*ELEMENTWISE, "Where"), "eltwise"),
     **dict.fromkeys((*ACTIVATIONS, "Erf"), "activation"),
 }
 

@@ -20,11 +20,13 @@ from onnxscript.rewriter.rules import common as rules
 
 from qbench.errors import ModelError
 from qbench.graph.affine_tail import fold_affine_tails
+from qbench.graph.fixed_inputs import fix_inputs, fixed_key
 from qbench.graph.inference import drop_half_types, infer_shapes
 from qbench.graph.kernels import build_network
 from qbench.graph.load import read, weight_bytes
 from qbench.graph.mend import mend
 from qbench.graph.quantized import refuse_quantized
+from qbench.graph.transposed import lift_activations
 from qbench.graph.values import STANDARD
 from qbench.graph.widen import drop_idle_casts, widened
 from qbench.network import Network
@@ -33,6 +35,7 @@ LOWEST_OPSET = 13      # QuantizeLinear and DequantizeLinear know `axis` since 1
 RAISED_OPSET = 17
 HIGHEST_OPSET = 27     # onnxruntime 1.32 runs operators of 28, but has no QuantizeLinear of it
 SCAN_OPSET = 9
+EVEN_SPLIT_OPSET = 18  # Split has `num_outputs` since; before, it makes even parts of as many outputs as it has
 LOWEST_IR = 8
 IN_MEMORY_BYTES = 1_500_000_000
 """Weights up to this size are read at once; larger models keep them in their files until a tensor is needed."""
@@ -54,17 +57,21 @@ class PreparedModel:
     notes: tuple[str, ...] = ()
 
 
-def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> PreparedModel:
+def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+                 input_values: Mapping[str, str] | None = None) -> PreparedModel:
     """Read and prepare a model.
 
     input_shapes   input name -> static shape, for axes that the model leaves open; a batch axis left open counts as 1
-    Raises ModelError naming the node or input, e.g. for an open axis beyond the batch.
+    input_values   input name -> constant as text, "16000": it is an input no more (`qbench.graph.fixed_inputs`)
+    Raises ModelError naming the node or input, e.g. for an open axis beyond the batch; InputError for values that do not fit.
     """
     model, name, key = read(source)
     if isinstance(source, ir.Model):
         model = _copy(source)
     mend(model)
     refuse_quantized(model)
+    shapes, values = dict(input_shapes or {}), dict(input_values or {})
+    notes = fix_inputs(model, values, shapes)
     _refuse_odd_inputs(model)
     big = weight_bytes(model) > IN_MEMORY_BYTES
     original = _normalise(model)
@@ -81,9 +88,9 @@ def load_network(source: Path | str | ir.Model, input_shapes: Mapping[str, tuple
     infer_shapes(model)
     drop_half_types(model)
     _check_outputs(model)
-    static = _static_twin(model, input_shapes or {})
-    network = build_network(static, name, key, {k: v for k, v in original.items() if k != v})
-    return PreparedModel(model, network, (note,) if note else ())
+    static = _static_twin(model, {k: v for k, v in shapes.items() if k not in values})
+    network = build_network(static, name, fixed_key(key, values), {k: v for k, v in original.items() if k != v})
+    return PreparedModel(model, network, (*notes, note) if note else notes)
 
 
 def _copy(model: ir.Model) -> ir.Model:
@@ -211,6 +218,7 @@ def _fold(model: ir.Model) -> None:
         _BATCH_NORM.apply_to_model(model)
         infer_shapes(model)
         fold_affine_tails(model)
+        lift_activations(model)
         _drop_identities(model)
         passes.RemoveUnusedNodesPass()(model)
         passes.TopologicalSortPass()(model)
@@ -222,14 +230,25 @@ def _fold(model: ir.Model) -> None:
 def fold_constants(model: ir.Model, **options: bool) -> None:
     """onnxscript's folding, in place. Raises ModelError naming the node where it fails."""
     try:
-        optimizer.fold_constants(model, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT, should_fold=_shape_arithmetic, **options)
+        optimizer.fold_constants(model, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT, should_fold=_should_fold, **options)
     except Exception as error:                                   # it evaluates nodes: anything may come out
         raise ModelError(f"the model's constants cannot be folded: {str(error).splitlines()[0][:200]}. "
                          "Simplify the model there, or export it anew") from error
 
 
-def _shape_arithmetic(node: ir.Node) -> bool | None:
-    """True for a ConstantOfShape of integers, which onnxscript leaves alone: pads and sizes are made with it, and shapes end there."""
+    if model.opset_imports.get("", 0) < EVEN_SPLIT_OPSET:
+        for node in model.graph.all_nodes():                     # what it makes of a SplitToSequence into even parts
+            if node.op_type == "Split" and node.domain in STANDARD:
+                node.attributes.pop("num_outputs", None)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """True for a ConstantOfShape of integers, which onnxscript leaves alone: pads and sizes are made with it, and shapes end there.
+
+    False for text, which onnxscript folds to a tensor that cannot be written.
+    """
+    if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
+        return False
     if node.op_type != "ConstantOfShape" or node.domain not in STANDARD:
         return None
     value = node.attributes.get("value")

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qbench.graph import operators as ops
 from qbench.graph.norms import Chain
-from qbench.graph.values import STANDARD, constant, held, infinite, is_float, moves_values
+from qbench.graph.values import STANDARD, constant, held, infinite, is_float, mark_of, moved_inputs, moves_values
 from qbench.network import Kernel, ScaleGroup, TensorSpec, Unit
 
 DIVISOR_STEPS = 8
@@ -52,12 +52,24 @@ def scale_groups(graph: ir.Graph, tensors: Mapping[str, TensorSpec]) -> tuple[Sc
     for node in graph:
         if not moves_values(node):
             continue
-        sources = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-        names = [str(v.name) for v in (*sources, *node.outputs) if v is not None and not constant(v) and str(v.name) in union.parent]
+        names = [str(v.name) for v in (*moved_inputs(node), *node.outputs) if not constant(v) and str(v.name) in union.parent]
         if names:
             union.join(names)
-    copies = {str(v.name) for n in graph if moves_values(n) for v in n.outputs}
-    return tuple(ScaleGroup(s, tuple(t for t in s if t not in copies) or s) for s in union.sets())
+    copies = {str(v.name) for n in graph if moves_values(n) and not all(constant(v) for v in moved_inputs(n)) for v in n.outputs}
+    joined = _joined(graph, tensors)
+    return tuple(ScaleGroup(s, tuple(t for t in s if t not in copies) or s, tuple(c for t in s for c in joined.get(t, ()))) for s in union.sets())
+
+
+def _joined(graph: ir.Graph, tensors: Mapping[str, TensorSpec]) -> dict[str, list[tuple[str, float, float]]]:
+    """Output of a Concat or Where -> the finite constants among the values that it moves. Shapes are known here, so that what the user's
+    model expands to the size of its input is a constant, too."""
+    found: dict[str, list[tuple[str, float, float]]] = {}
+    for node in graph:
+        for value in moved_inputs(node) if node.op_type in ops.JOINS and moves_values(node) else ():
+            data = held(value) if constant(value) else None
+            if data is not None and data.size and not infinite(data):
+                found.setdefault(str(node.outputs[0].name), []).append((str(value.name), float(data.min()), float(data.max())))
+    return found
 
 
 def units_of(graph: ir.Graph, kernels: tuple[Kernel, ...], groups: tuple[ScaleGroup, ...], tensors: Mapping[str, TensorSpec],
@@ -117,12 +129,16 @@ def _stays_float(kernel: Kernel, nodes: Mapping[str, ir.Node], tensors: Mapping[
 
 def _odd_constant(node: ir.Node) -> str:
     """Reason that a constant operand has no integer form; padding values are copied, not computed with."""
-    if node.op_type not in ops.ANCHORS | ops.ELEMENTWISE | {"Concat"}:
+    if node.op_type not in ops.ANCHORS | ops.ELEMENTWISE | {"Concat", "Where"}:
         return ""
     for value in node.inputs:
         data = held(value)
         if value is not None and data is not None and infinite(data):
             return f"{node.op_type}: its constant {value.name!r} holds infinity or NaN, which no scale can cover"
+    mark = mark_of(node)
+    data = held(mark)
+    if mark is not None and data is not None:
+        return f"{node.op_type}: its constant {mark.name!r} holds {np.abs(data).max():.3g}, a mark that would own the scale of all values beside it"
     divisor = node.inputs[1] if node.op_type == "Div" else None
     data = held(divisor)
     if divisor is not None and data is not None and data.size:

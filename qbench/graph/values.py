@@ -14,6 +14,11 @@ from qbench.network import TensorSpec
 Array = NDArray[Any]
 STANDARD = ("", "ai.onnx")
 """Names of ONNX's own domain."""
+MARK = 50.0
+"""A larger constant that a Where puts in the place of values is a mark (masked logits, invalid points). Those in front of a Softmax are made
+smaller by the correction "mask", and are values then."""
+JOINED_MARK = 5000.0
+"""The same of a constant that a Concat joins to values, where it is more often one of them (anchors, positions)."""
 
 
 def is_float(tensor: TensorSpec | None) -> bool:
@@ -31,9 +36,11 @@ def held(value: ir.Value | None) -> Array | None:
 
 
 def single(value: ir.Value | None) -> float | None:
-    """The number that a constant of one element holds; None for anything else."""
-    data = held(value)
-    return float(data.reshape(-1)[0]) if data is not None and data.size == 1 else None
+    """The number that a constant of one element holds, of whatever type (exponents are integers at times); None for anything else."""
+    found = value.const_value if value is not None else None
+    if found is None or found.size != 1 or found.dtype == ir.DataType.STRING:
+        return None
+    return float(found.numpy().reshape(-1)[0])
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
@@ -80,8 +87,38 @@ def moves_values(node: ir.Node) -> bool:
         if mode is not None and mode.as_string() != "constant":
             return True
         fill = node.inputs[2] if len(node.inputs) > 2 else None
-        return fill is None or single(fill) == 0.0
+        number = 0.0 if fill is None else single(fill)
+        return number == 0.0 or (number is not None and number < -MARK and _only_for_maxima(node))
+    if node.op_type in ops.JOINS:
+        return mark_of(node) is None
     return node.op_type in ops.SAME_SCALE
+
+
+def _only_for_maxima(pad: ir.Node) -> bool:
+    """True when a MaxPool is all that reads a Pad, and each of its windows holds a value: the lowest code is as good there as anything below."""
+    out, pads = pad.outputs[0], pad.inputs[1].const_value if len(pad.inputs) == 3 and pad.inputs[1] is not None else None
+    readers = [n for n, _ in out.uses()]
+    if pads is None or not readers or out.is_graph_output() or any(n.op_type != "MaxPool" or n.domain not in STANDARD for n in readers):
+        return False
+    most = pads.numpy().reshape(2, -1).max(axis=0)
+    windows = [[1, 1, *n.attributes["kernel_shape"].as_ints()] for n in readers]
+    return all(len(w) == len(most) and (most < np.array(w)).all() for w in windows)
+
+
+def mark_of(node: ir.Node) -> ir.Value | None:
+    """The constant of a Where or Concat that is none of the values beside it: infinity, NaN, or larger than MARK; in a Concat, than JOINED_MARK."""
+    most = MARK if node.op_type == "Where" else JOINED_MARK
+    for value in moved_inputs(node) if node.op_type in ops.JOINS else ():
+        data = held(value)
+        if data is not None and not (np.abs(data) <= most).all():
+            return value
+    return None
+
+
+def moved_inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs whose values an operator that moves them hands on; the others are shapes, indices or conditions."""
+    found = node.inputs if node.op_type == "Concat" else node.inputs[1:3] if node.op_type == "Where" else node.inputs[:1]
+    return [v for v in found if v is not None]
 
 
 def infinite(data: Array) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from qbench.affine import Affine, Range, Scheme, affine, quantize
+from qbench.affine import SMALLEST_SCALE, Affine, Range, Scheme, affine, quantize
 from qbench.errors import PlanError
 from qbench.graph.kernels import constant
 from qbench.graph.operators import SIZE_OPERANDS
@@ -53,6 +53,7 @@ class Remarks:
     shared: dict[str, str] = field(default_factory=dict)
     per_channel: dict[str, str] = field(default_factory=dict)
     float_bias: dict[str, str] = field(default_factory=dict)
+    vanished: dict[str, float] = field(default_factory=dict)
 
 
 class Constants:
@@ -95,6 +96,8 @@ class Constants:
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise _not_finite("weight", value, node)
         chosen = grid(low, high, slices, scheme.weight, added, self.guard)
+        if (most := float(np.maximum(-low, high).max(initial=0.0))) > 0.0 and chosen.scales.max() <= SMALLEST_SCALE:
+            self.remarks.vanished[str(value.name)] = most
         if chosen.widened > 1.0:
             self.remarks.widened[str(value.name)] = max(chosen.widened, self.remarks.widened.get(str(value.name), 1.0))
         return chosen
@@ -119,6 +122,8 @@ class Constants:
         factor = bias_factor(node)
         if not constant(value) or value.dtype != ir.DataType.FLOAT:
             why = "it is computed"
+        elif slices.inputs:
+            why = "the target wants a scale per input channel of its weights, so the accumulator has no single step"
         elif slices.block:
             why = "its weights have a scale per group of inputs, so the accumulator has no single step"
         elif step is None:

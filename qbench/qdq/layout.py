@@ -35,6 +35,7 @@ class Slices:
     block     values along `axis` that share a scale; 0: one scale per index, without blocks
     taps      times that each scale is repeated in the file, where ONNX wants one per kernel position
     groups    of a transposed convolution whose groups share the scales: output channel c has scale c modulo len(scales)
+    inputs    the scale changes along the input channels, so that an output has no single step of its sum
     """
 
     view: tuple[int, ...]
@@ -45,6 +46,7 @@ class Slices:
     block: int = 0
     taps: int = 1
     groups: int = 1
+    inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,11 @@ def cut(weight: Weight, granularity: Granularity, scheme: QuantScheme) -> Cut:
     """The slices of `weight` at the finest granularity that the plan asks for and the layer allows."""
     if granularity in (Granularity.GLOBAL, Granularity.PER_LAYER) or not prod(weight.shape):
         return Cut(per_tensor(weight.shape))
-    why_not = ""
+    axis, why_not = scheme.axis_of(weight.op), ""
+    if scheme.weight_per_channel and axis == "tensor":
+        return Cut(per_tensor(weight.shape), f"the target takes one scale per weight tensor of {weight.op}")
+    if axis == "input":
+        return Cut(Slices(weight.shape, (0,), weight.shape, weight.shape[:1], 0, inputs=True))
     if granularity is Granularity.PER_GROUP:
         blocks = per_group(weight, scheme.weight_block)
         if isinstance(blocks, Slices):

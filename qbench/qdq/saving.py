@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from qbench.errors import InputError
+from qbench.errors import InputError, ModelError
 from qbench.files import replacing
 
 BIG_MODEL_BYTES = 1_500_000_000
@@ -27,7 +27,11 @@ def save(model: ir.Model, path: Path) -> None:
         _save_beside(model, path, path.with_name(path.name + ".data"))
         return
     data = to_bytes(model)
-    onnx.checker.check_model(data)
+    try:
+        onnx.checker.check_model(data)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path}: what would be written does not pass onnx's checker: {str(error).splitlines()[0][:200]}. Does the model as you gave it? "
+                         "Export it anew, with opset 21 where an operator is deprecated") from error
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 

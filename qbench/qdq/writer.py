@@ -5,7 +5,7 @@ Rules, for an activation tensor t with producer precision p and a consumer of pr
   c integer, c != p     a second pair with c's scheme, once per (t, c): the conversion that the chip makes, too
   both float            nothing is added
 A tensor between an anchor and its Relu or Clip gets no pair: the range of the kernel's output says the clamp. Nor does the one
-between a MatMul and the Add of its bias: the accumulator holds it. A constant that a Concat joins to computed tensors shares
+between a MatMul and the Add of its bias: the accumulator holds it. A constant that a Concat or a Where joins to computed tensors shares
 their scale: it widens the range of their group (BUG case B15).
 Weights of integer units are stored as integers behind a DQ; biases as int32 with scale s_x * s_w (two of them where the target has
 more bits and the bias needs them). Codes of 9 to 16 bits are stored in 16, others in 8. Below opset 21, where ONNX has no 16-bit
@@ -18,24 +18,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 
-import numpy as np
 import onnx_ir as ir
 
-from qbench.affine import Affine, Range, affine
+from qbench.affine import SMALLEST_SCALE, Affine, Range, affine
 from qbench.errors import PlanError
 from qbench.graph import PreparedModel
-from qbench.graph.kernels import constant, moves_values
-from qbench.graph.operators import ANCHORS
+from qbench.graph.operators import ANCHORS, JOINS
+from qbench.graph.values import moves_values
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan, check_fits
 from qbench.qdq.builder import Builder
-from qbench.qdq.constants import BiasAt, Constants, to_numpy
+from qbench.qdq.constants import BiasAt, Constants
 from qbench.qdq.edits import bias_at, edit
 from qbench.qdq.opset import model_for
 from qbench.qdq.tensors import clamped
 from qbench.target import QuantScheme
 
-WITH_CONSTANTS = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Concat"}
+WITH_CONSTANTS = {"Add", "Sub", "Mul", "Div", "Max", "Min"} | JOINS
 """Operators beside the anchors whose constant operands are stored as integers."""
 
 
@@ -49,6 +48,7 @@ class Written:
     shared      weights whose output channels share scales in part: name -> why
     per_channel weights of a per-group plan that have no blocks: name -> why
     float_bias  biases of integer layers that stay in float: name -> why
+    vanished    tensors, weights among them, whose values are too small for any float32 scale: name -> largest magnitude
     """
 
     model: ir.Model
@@ -59,6 +59,7 @@ class Written:
     shared: dict[str, str] = field(default_factory=dict)
     per_channel: dict[str, str] = field(default_factory=dict)
     float_bias: dict[str, str] = field(default_factory=dict)
+    vanished: dict[str, float] = field(default_factory=dict)
 
     def remarks(self) -> Iterator[str]:
         """A line for everything that is not as the plan wants it."""
@@ -67,6 +68,8 @@ class Written:
         yield from (f"weight {name}: {why}" for name, why in self.shared.items())
         yield from (f"weight {name}: no scale per group; {why}" for name, why in self.per_channel.items())
         yield from (f"bias {name}: stays in float; {why}" for name, why in self.float_bias.items())
+        yield from (f"tensor {name}: its values reach {most:.3g} at most, and the smallest scale of float32 is {SMALLEST_SCALE:.3g}: most or all of them become 0"
+                    for name, most in self.vanished.items())
 
 
 def write(prepared: PreparedModel, plan: Plan, emulate_fp16: bool = False) -> Written:
@@ -114,15 +117,12 @@ class _Writer:
         return found
 
     def _ranges(self) -> dict[str, Range]:
-        """The plan's ranges, widened to the constants that share a scale with a group."""
+        """The plan's ranges, widened to the constants that share a scale with a group; masks that a correction made may saturate."""
         found = dict(self.plan.ranges)
-        for name, node in self.nodes.items():
-            group = self.network.group_of.get(self.output_of.get(name, ""))
-            if node.op_type != "Concat" or group is None or group.name not in found:
-                continue
-            for value in node.inputs:
-                if value is not None and constant(value) and (data := to_numpy(value)).size and np.isfinite(data).all():
-                    found[group.name] = found[group.name].union(Range(float(data.min()), float(data.max())))
+        for group in self.network.groups:
+            for name, low, high in group.joined if group.name in found else ():
+                if f"constant:{name}" not in self.plan.tensors:
+                    found[group.name] = found[group.name].union(Range(low, high))
         return found
 
     # -- precision of things
@@ -148,7 +148,10 @@ class _Writer:
         group = self.network.group_of[tensor].name
         if group not in self.ranges:
             raise PlanError(f"the plan has no range for {group!r} (tensor {tensor!r}), which an {precision} unit needs")
-        return affine(self.ranges[group], scheme)
+        found, span = affine(self.ranges[group], scheme), self.ranges[group]
+        if found.scale <= SMALLEST_SCALE and span.magnitude > 0.0:
+            self.constants.remarks.vanished[group] = span.magnitude
+        return found
 
     # -- the walk
 
@@ -168,13 +171,13 @@ class _Writer:
             elif node.op_type in ANCHORS:
                 self.constants.weights(node, self.scheme(precision), self.biases.get(name))
             elif node.op_type in WITH_CONSTANTS and name not in adds:
-                moved = self.affine_of(self.output_of[name], precision) if node.op_type == "Concat" and moves_values(node) else None
+                moved = self.affine_of(self.output_of[name], precision) if node.op_type in JOINS and moves_values(node) else None
                 self.constants.operands(node, self.scheme(precision).activation, moved)
         ir.passes.common.RemoveUnusedNodesPass()(self.builder.model)
         ir.passes.common.TopologicalSortPass()(self.builder.model)
         remarks = self.constants.remarks
         return Written(self.builder.model, {t: str(v.name) for t, (v, _) in self.ends.items()}, {t: str(v.name) for t, (_, v) in self.ends.items()},
-                       remarks.widened, remarks.per_tensor, remarks.shared, remarks.per_channel, remarks.float_bias)
+                       remarks.widened, remarks.per_tensor, remarks.shared, remarks.per_channel, remarks.float_bias, remarks.vanished)
 
     def _tensor(self, tensor: str) -> None:
         """Insert the pairs that `tensor` needs and rewire its readers."""

@@ -15,13 +15,10 @@ import qbench
 from qbench.files import write_text
 from qbench.report import analysis_text as words
 from qbench.report import text
-from qbench.report.coverage_text import coverage_line, reasons
-from qbench.report.coverage_text import name as operator
-from qbench.report.page import breakable, for_script, plotly_js, precision_mark
+from qbench.report.page import breakable, coverage_rows, for_script, plotly_js, precision_mark
 
 if TYPE_CHECKING:
     from qbench.analysis.records import Analysis, Check, Finding, StoredTensor, TensorError
-    from qbench.coverage import Coverage
 
 _TOP = 15                     # rows shown at once; the rest is folded away
 _KINDS = {
@@ -54,7 +51,7 @@ def context(analysis: Analysis, findings: Sequence[Finding]) -> dict[str, Any]:
         "stored": [(i, text.plain(s.tensor)) for i, s in enumerate(analysis.stored)],
         "parts": [p for k in analysis.kernels for t in k.tensors for p in _parts(t)],
         "mixed": [_mixed(g) for g in analysis.mixed], "weights": [_weight(w) for w in analysis.weights],
-        "checks": [_check(c) for c in sorted(analysis.checks, key=lambda c: -c.gain_db)], "coverage": _coverage(analysis.coverage),
+        "checks": [_check(c) for c in sorted(analysis.checks, key=lambda c: -c.gain_db)], "coverage": coverage_rows(analysis.coverage),
         "notes": [(text.plain(k), text.plain(v)) for k, v in analysis.notes.items()],
         "facts": _facts(analysis), "data": for_script(json.dumps(plot_data(analysis), separators=(",", ":"), ensure_ascii=False, allow_nan=False)),
         "library": library, "library_licence": licence,
@@ -89,18 +86,6 @@ def _check(check: Check) -> dict[str, Any]:
     return {"kind": check.kind, "subject": breakable(check.subject), "change": text.plain(check.change), "part": breakable(name),
             "before": words.db(before), "after": words.db(after), "gain": gain,
             "others": "; ".join(text.plain(f"{n} {words.db(b)} to {words.db(a)}") for n, b, a in check.parts if n != name)}
-
-
-def _coverage(found: Coverage) -> dict[str, Any]:
-    """The line that sums it up, the reasons with how many operators each holds, and every operator."""
-    def some(names: list[str]) -> str:
-        more = f" and {len(names) - _TOP} more" if len(names) > _TOP else ""
-        return ", ".join(text.plain(n) for n in names[:_TOP]) + more
-
-    return {"line": text.plain(coverage_line(found)),
-            "reasons": [(text.plain(why), some(names), len(names)) for why, names in reasons(found).items()],
-            "rows": [{"name": breakable(operator(r)), "op": text.plain(r.op), "precision": precision_mark(r.precision),
-                      "macs": f"{r.macs:,}" if r.macs else "", "reason": text.plain(r.reason)} for r in found.rows]}
 
 
 def _facts(analysis: Analysis) -> list[tuple[str, str]]:

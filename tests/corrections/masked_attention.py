@@ -17,7 +17,7 @@ CAUSAL = np.tril(np.ones((TOKENS, TOKENS), bool))
 HUGE = (-np.inf, -3.4028235e38, -1e30, -65504.0, -1e4)
 FORMS = ("add", "where", "added-where", "unsqueezed", "sub", "after-scale", "stacked", "floored", "with-bias", "filled", "compared")
 """Constant masks; the others come from the input."""
-FROM_INPUT = ("one-minus", "minus-one", "integers", "selected")
+FROM_INPUT = ("one-minus", "minus-one", "integers", "selected", "taken", "kept", "twice", "of-itself", "guarded")
 
 
 def data(seed: int = 0, samples: int = BATCH) -> dict[str, Array]:
@@ -85,12 +85,25 @@ def attention(form: str, huge: float, opset: int = 17) -> onnx.ModelProto:
                 weights |= {"zero": np.array(0, np.float32), "huge": np.array(huge, np.float32)}
                 nodes += [node("Equal", ["upper", "zero"], ["kept"]), node("Where", ["kept", "zero", "huge"], ["mask"], "select")]
             nodes.append(node("Add", ["logits", "upper" if form == "filled" else "mask"], ["masked"], "apply"))
-        case "one-minus" | "minus-one" | "integers" | "selected":
+        case "taken" | "kept" | "twice" | "guarded":                  # Where on the logits themselves, as masked_fill is exported
+            inputs |= {"keep": ["N", TOKENS]}
+            weights |= {"one": np.array(1, np.float32), "huge": np.array(huge, np.float32)}
+            off = [unsqueezed("keep", "wide"), node("Sub", ["one", "wide"], ["drop"]), node("Cast", ["wide" if form == "kept" else "drop"], ["which"], to=TensorProto.BOOL)]
+            more += [numpy_helper.from_array(~CAUSAL, "later")]
+            sides = ["logits", "huge"] if form == "kept" else ["huge", "logits"]
+            nodes = [*plain, *off, node("Where", ["which", *sides], ["masked"], "apply")]
+            if form == "twice":
+                nodes = [*plain, *off, node("Where", ["later", "huge", "logits"], ["once"], "first"), node("Where", ["which", "huge", "once"], ["masked"], "apply")]
+        case "one-minus" | "minus-one" | "integers" | "selected" | "of-itself":
             inputs |= {"keep": ["N", TOKENS]}
             nodes = [*plain, *_from_input(form, weights, huge, unsqueezed), node("Add", ["logits", "mask"], ["masked"], "apply")]
         case _:
             raise ValueError(form)
-    proto = model([*before, *nodes, node("Softmax", ["masked"], ["y"], "attend", axis=-1)], inputs, {"y": ["N", TOKENS, TOKENS]}, weights, opset)
+    ends = [node("Softmax", ["masked"], ["y"], "attend", axis=-1)]
+    if form == "guarded":                                             # torch's own attention: rows without a number become 0
+        weights |= {"none": np.array(0, np.float32)}
+        ends = [node("Softmax", ["masked"], ["p"], "attend", axis=-1), node("IsNaN", ["p"], ["odd"]), node("Where", ["odd", "none", "p"], ["y"], "guard")]
+    proto = model([*before, *nodes, *ends], inputs, {"y": ["N", TOKENS, TOKENS]}, weights, opset)
     proto.graph.initializer.extend(more)
     if form == "integers":
         proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
@@ -104,6 +117,9 @@ def _from_input(form: str, weights: dict[str, Array], huge: float, unsqueezed: A
     if form == "minus-one":
         weights["huge"] = -weights["huge"]
         return [*wide, node("Sub", ["wide", "one"], ["drop"]), node("Mul", ["huge", "drop"], ["mask"], "weigh")]
+    if form == "of-itself":
+        return [*wide, node("Sub", ["one", "wide"], ["drop"]), node("Cast", ["drop"], ["off"], to=TensorProto.BOOL),
+                node("Where", ["off", "huge", "drop"], ["mask"], "weigh")]
     if form == "selected":
         return [*wide, node("Sub", ["one", "wide"], ["drop"]), node("Cast", ["drop"], ["off"], to=TensorProto.BOOL),
                 node("Where", ["off", "huge", "zero"], ["mask"], "weigh")]

@@ -28,6 +28,8 @@ from qbench.workbench.correcting import Corrected, Recipe, corrected
 
 SCHEMES = {"int8": NPU["int8"], "int16": QuantScheme(Scheme(16, False, False), Scheme(16, True, True, True), True)}
 LEAST_DB = {Precision.INT8: 30.0, Precision.INT16: 40.0}
+WHERE = {"where", "taken", "kept", "twice", "guarded"}
+"""A Where on the logits shares their scale, once its constant is of their size."""
 MULTIPLIED = {"one-minus", "minus-one", "integers"}
 """0 times infinity is not a number, in float already."""
 
@@ -63,7 +65,7 @@ def largest_scale(prepared: PreparedModel, plan: Plan) -> float:
 
 def family() -> list[Any]:
     return [pytest.param(form, huge, id=f"{form} {huge:.3g}") for form in (*FORMS, *FROM_INPUT) for huge in HUGE
-            if (form in ("add", "one-minus", "where") or huge in (-np.inf, -3.4028235e38, -1e4)) and not (form in MULTIPLIED and np.isinf(huge))]
+            if (form in ("add", "one-minus", "where", "taken", "of-itself") or huge in (-np.inf, -3.4028235e38, -1e4)) and not (form in MULTIPLIED and np.isinf(huge))]
 
 
 @pytest.mark.parametrize(("form", "huge"), family())
@@ -79,6 +81,8 @@ def test_masked_attention_keeps_its_signal(form: str, huge: float) -> None:
         assert largest_scale(prepared, found.plan) < 1.0
         softmax = found.prepared.network.unit_of_kernel["attend"]
         assert found.plan.precision[softmax] is precision                     # in integers, and not in float by a fallback
+        if form in WHERE:
+            assert found.plan.precision[found.prepared.network.unit_of_kernel["apply"]] is precision
 
 
 @pytest.mark.parametrize("opset", [11, 13, 21])
@@ -110,7 +114,7 @@ def test_the_minimal_input_of_the_bug_case(huge: float) -> None:
     assert any(not u.quantizable for u in prepared.network.units) == bool(np.isinf(huge))
 
 
-@pytest.mark.parametrize("form", ["add", "where", "added-where", "one-minus", "stacked", "filled", "compared"])
+@pytest.mark.parametrize("form", ["add", "where", "added-where", "one-minus", "stacked", "filled", "compared", "taken", "twice", "of-itself"])
 def test_without_the_step_the_attention_stays_in_float_and_says_why(form: str) -> None:
     """Never a scale of 1e36, whichever way."""
     prepared, found = made(attention(form, -3.4028235e38), form, ("none",))

@@ -117,6 +117,31 @@ def optional() -> Case:
     return odd_model(nodes, [IMAGE], [info("y", [1, 4, 6, 6])], {"w": W}, opset=18), {"x": X}
 
 
+def widened_constant(how: str) -> Case:
+    """A constant of 20 that takes the input's batch size in the graph, and is joined to it: the class token of a vision transformer."""
+    weights: dict[str, Array] = {"from": np.array([0]), "to": np.array([1]), "side": np.array([1]), "width": np.array([6]), "token": noise(1, 1, 6) * 40, "w": noise(6, 4),
+                                 "last": np.array(0)}
+    sizes = [node("Shape", ["x"], ["sizes"]), node("Slice", ["sizes", "from", "to"], ["batch"])]
+    match how:
+        case "expanded":
+            made = [node("Concat", ["batch", "side", "width"], ["wide"], axis=0), node("Expand", ["token", "wide"], ["tokens"], "grow")]
+        case "tiled":
+            made = [node("Concat", ["batch", "side", "side"], ["times"], axis=0), node("Tile", ["token", "times"], ["tokens"], "grow")]
+        case _:
+            made = [node("ConstantOfShape", ["batch"], ["rows"], value=numpy_helper.from_array(np.array([0], np.int64))),
+                    node("Gather", ["token", "rows"], ["tokens"], "grow", axis=0)]
+    nodes = [*sizes, *made, node("Concat", ["tokens", "x"], ["all"], "join", axis=1), node("MatMul", ["all", "w"], ["y"], "mm")]
+    used = {i for n in nodes for i in n.input}
+    return odd_model(nodes, [info("x", ["N", 3, 6])], [info("y", ["N", 4, 4])], {k: v for k, v in weights.items() if k in used}), {"x": noise(2, 3, 6)}
+
+
+def selected_constants() -> Case:
+    """Where between a convolution and a constant that is larger than its values, and between two constants."""
+    nodes = [conv(), node("Greater", ["c", "edge"], ["above"], "compare"), node("Where", ["above", "c", "low"], ["d"], "floor"),
+             node("Where", ["above", "one", "low"], ["e"], "mark"), node("Mul", ["d", "e"], ["y"], "product")]
+    return odd_model(nodes, [IMAGE], [info("y", [1, 4, 6, 6])], {"w": W, "edge": np.float32(0.1), "low": np.float32(-9), "one": np.float32(1)}), {"x": X}
+
+
 def of_opset(opset: int) -> Case:
     bounds = [] if opset < 11 else ["low", "high"]
     attributes = {"min": -1.0, "max": 1.0} if opset < 11 else {}
@@ -190,6 +215,10 @@ SHAPED: dict[str, Callable[[], Case]] = {
     "a function": function, "sequences": sequences, "a sequence from a branch": sequence_in_a_branch, "an optional": optional,
     "a loop": loop, "a scan": scan, "bodies in bodies": nested, "the other branch": lambda: nested(False), "weights in branches": weights_in_branches,
     "a branch folded away": folded_branch,
+    "an expanded constant": lambda: widened_constant("expanded"),
+    "a tiled constant": lambda: widened_constant("tiled"),
+    "a gathered constant": lambda: widened_constant("gathered"),
+    "selected constants": selected_constants,
 }
 RECURRENT: dict[str, Callable[[], Case]] = {
     f"{op}, {'both ways' if d == 2 else 'one way'}, {'everything given' if e else 'bare'}": lambda op=op, d=d, e=e: recurrent(op, d, e)   # type: ignore[misc]

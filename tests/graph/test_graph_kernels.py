@@ -87,13 +87,16 @@ def test_only_a_copying_resize_shares_its_scale(attributes: dict[str, str], shar
     assert (network.group_of["a"] is network.group_of["y"]) == shared
 
 
-def test_padding_with_minus_infinity_is_not_a_copy() -> None:
-    """NanoDet pads with -inf before pooling: that constant must not own the range of its neighbours."""
-    nodes = [node("Pad", ["x", "p", "v"], ["a"], "pad"), node("MaxPool", ["a"], ["y"], "pool", kernel_shape=[2, 2])]
+@pytest.mark.parametrize(("reader", "window", "shared"), [("MaxPool", 2, True), ("MaxPool", 1, False), ("AveragePool", 2, False)])
+def test_padding_with_minus_infinity(reader: str, window: int, shared: bool) -> None:
+    """NanoDet pads with -inf before pooling: that constant must not own the range of its neighbours. A maximum over a window that holds
+    a value takes the lowest code for it, so that one scale serves; elsewhere it is no copy."""
+    nodes = [node("Pad", ["x", "p", "v"], ["a"], "pad"), node(reader, ["a"], ["y"], "pool", kernel_shape=[window, window])]
     proto = model(nodes, {"x": [1, 4, 8, 8]}, {"y": None}, {"v": np.array(-np.inf, np.float32)})
     proto.graph.initializer.append(__import__("onnx").numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "p"))
     network = prepare(proto).network
-    assert network.group_of["x"] is not network.group_of["a"]
+    assert (network.group_of["x"] is network.group_of["a"]) == shared
+    assert network.group_of["x"].sources == ("x",)
 
 
 def test_kernels_come_in_an_order_in_which_they_can_run() -> None:

@@ -267,3 +267,30 @@ def test_load_network_leaves_the_callers_model_alone() -> None:
     before = ir.to_proto(model).SerializeToString()
     load_network(model)
     assert ir.to_proto(model).SerializeToString() == before
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_sequence_may_leave_the_network(opset: int, parts: int) -> None:
+    """Folding makes a Split of it, which has other attributes before opset 18."""
+    nodes = [node("Conv", ["x", "w"], ["c"], "conv"), node("SplitToSequence", ["c", "size"], ["s"], "cut", axis=1)]
+    model = odd_model(nodes, [info("x", [1, 3, 8, 8])], [info("c", [1, 4, 6, 6])], {"w": noise(4, 3, 3, 3), "size": np.array(parts)}, opset=opset)
+    model.graph.output.append(helper.make_tensor_sequence_value_info("s", FLOAT, None))
+    feeds = {"x": noise(1, 3, 8, 8)}
+    found, expected = trip(model, feeds), reference(model, feeds)
+    assert [v.shape for v in found.quantized["s"]] == [v.shape for v in expected["s"]]
+    assert np.allclose(np.concatenate(list(found.float["s"]), axis=1), expected["c"], atol=1e-5)
+
+
+def test_an_output_that_nothing_makes_is_named(tmp_path: Path) -> None:
+    model = odd_model([node("LSTM", ["x", "w", "r"], ["", "h"], "rnn", hidden_size=2)], [info("x", [3, 1, 4])], [info("y", [3, 1, 1, 2])], {"w": noise(1, 8, 4), "r": noise(1, 8, 2)})
+    with pytest.raises(ModelError, match="output 'y' is made by no node"):
+        load_network(stored(model, tmp_path))
+
+
+@pytest.mark.parametrize("exponent", [np.array(2), np.array(2, np.int32), np.float32(2)])
+def test_an_exponent_of_any_type_is_read(exponent: ArrayLike) -> None:
+    """A square is no reason to keep the convolution before it in float."""
+    model = odd_model([node("Conv", ["x", "w"], ["c"], "conv"), node("Pow", ["c", "two"], ["y"], "square")], [info("x", [1, 3, 8, 8])], [info("y", [1, 4, 6, 6])],
+                      {"w": noise(4, 3, 3, 3), "two": exponent})
+    assert {u.name: u.quantizable for u in prepared_of(model).network.units} == {"conv": True, "square": False}

@@ -127,3 +127,36 @@ def test_scores_beside_boxes_show_the_collapse_of_b16() -> None:
              node("Concat", ["boxes", "scores"], ["y"], "cat", axis=1)]
     made = scales(nodes, wa | {"k": np.full((1, 1, 1, 1), 150.0, np.float32)})
     assert one(made, "boxes", "scores", "y") == pytest.approx(150 / 127, rel=1e-6)
+
+
+def select(a: str, b: str) -> list[onnx.NodeProto]:
+    return [node("Greater", ["x", "edge"], ["above"], "compare"), node("Where", ["above", a, b], ["y"], "select")]
+
+
+EDGE = {"edge": np.array(0.1, np.float32)}
+
+
+def test_what_a_where_selects_from_shares_its_scale() -> None:
+    a, wa = gain("a", 1.0)
+    b, wb = gain("b", 4.0)
+    made = scales([a, b, *select("a", "b")], wa | wb | EDGE)
+    assert one(made, "a", "b", "y") == pytest.approx(4 / 127, rel=1e-6)
+
+
+@pytest.mark.parametrize(("fill", "largest"), [(0.0, 1.0), (3.0, 3.0), (-5.0, 5.0)])
+def test_a_constant_that_a_where_selects_is_covered(fill: float, largest: float) -> None:
+    a, wa = gain("a", 1.0)
+    made = scales([a, *select("a", "fill")], wa | EDGE | {"fill": np.array(fill, np.float32)})
+    assert one(made, "a", "y") == pytest.approx(largest / 127, rel=1e-6)
+
+
+@pytest.mark.parametrize("mark", [1e9, -500.0, np.inf])
+def test_a_mark_is_no_neighbour_of_values(mark: float) -> None:
+    """An invalid point set to 1e9 would own the scale: the Where stays in float and has a scale group of its own."""
+    a, wa = gain("a", 1.0)
+    proto = model([a, *select("a", "mark"), node("Softmax", ["y"], ["z"], "soft", axis=1)], {"x": [1, 4, 4, 4]}, {"z": None},
+                  wa | EDGE | {"mark": np.array(mark, np.float32)})
+    network = prepare(proto).network
+    unit = next(u for u in network.units if u.name == "select")
+    assert not unit.quantizable and ("a mark that would own the scale" in unit.reason) != bool(np.isinf(mark))
+    assert network.group_of["a"].tensors == ("a",) and network.group_of["y"].tensors == ("y",)

@@ -17,6 +17,8 @@ import pytest
 from finished_search import HOSTILE, NAN, Finished, search_result
 from html_page import Page
 
+from qbench.coverage import Coverage, OperatorRow, Share
+from qbench.network import Precision
 from qbench.report import write_report
 from qbench.report.page import context
 from qbench.result import result_from_dict
@@ -189,3 +191,15 @@ def test_importing_the_report_loads_no_heavy_library() -> None:
     probe = "import sys, qbench.report, qbench.terminal; print([m for m in ('plotly', 'jinja2', 'rich', 'torch', 'onnxruntime') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_coverage_tells_shares_and_reasons(read: Reader, whole: Finished) -> None:
+    rows = (OperatorRow("stem", "stem", "Conv", "stem", "stem", Precision.INT8, "", 900), OperatorRow(HOSTILE, "", "LSTM", "l", "l", Precision.FP16, "no kernel", 100))
+    shares = (Share(Precision.INT8, 1, 0.5, 900, 0.9), Share(Precision.FP16, 1, 0.5, 100, 0.1))
+    found = Coverage(rows, shares, Precision.INT8).to_dict()
+    kept = json.loads(json.dumps(replace(whole.result, coverage=found).to_dict()))
+    assert kept["coverage"] == found and result_from_dict(kept).coverage == found
+    page = read(replace(whole, result=result_from_dict(kept)))
+    assert "coverage" in page.ids and "90.0 % of the multiply-accumulates and 1 of 2 operators run in integers (int8: 1, fp16: 1)" in page.text
+    assert "no kernel" in page.text and page.open == []
+    assert "coverage" not in read(whole).ids                                # an older summary has none
