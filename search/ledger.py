@@ -46,6 +46,7 @@ class Ledger(Protocol):
     def remember(self, plan_key: str, samples: int, seen: Seen) -> None: ...
     def release(self, plan_key: str, samples: int) -> None: ...
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Memory:
@@ -68,6 +69,9 @@ class Memory:
 
     def finish(self, config: Config, costs: Costs, facts: Mapping[str, Any]) -> None:
         """Nothing beyond what `remember` holds."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class StudyLedger:
@@ -111,6 +115,10 @@ class StudyLedger:
                 user_attrs={**facts, "config_key": config.key}, constraints=dict(costs.constraints)))
         self._evaluations.store(config.key, FINISHED, "")
         self._finished.add(config.key)
+
+    def close(self) -> None:
+        """Ends the connections; what was remembered stays."""
+        self._evaluations.close()
 
 
 def _open(url: str, study_name: str) -> tuple[optuna.Study, Evaluations]:

@@ -42,7 +42,15 @@ def run(problem: Problem, evaluator: Evaluator, pricer: AssignmentCosts, events:
     events = events or Events()
     space = problem.space
     strategy = make_strategy(problem.strategy, space, problem.seed)
-    bench = Bench(problem, evaluator, pricer, open_ledger(problem.storage, problem.study_name, space), pool)
+    ledger = open_ledger(problem.storage, problem.study_name, space)
+    try:
+        return _run(problem, Bench(problem, evaluator, pricer, ledger, pool), strategy, events, reference)
+    finally:
+        ledger.close()
+
+
+def _run(problem: Problem, bench: Bench, strategy: Strategy, events: Events, reference: Accuracy | None) -> SearchResult:
+    space, pricer = bench.space, bench.pricer
     planner = Planner(space, pricer, problem.budgets, least_lossy(space, pricer.precisions))
     book = Book(problem, bench, events, bench.reference(reference))
     floats = float_candidate(bench.plan(bench.float_config()), book.reference, bench.reference_price())

@@ -13,7 +13,7 @@ import socket
 import threading
 import uuid
 from dataclasses import asdict, dataclass
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from qbench.protocols import Accuracy
@@ -42,7 +42,12 @@ class Evaluations:
         self._table.create(engine, checkfirst=True)
         self._owner = f"{socket.gethostname()[:80]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._watched: dict[tuple[str, int], tuple[tuple[str, int], float]] = {}
-        self._beating = False
+        self._beating, self._over = False, threading.Event()
+
+    def close(self) -> None:
+        """Ends the beat and the connections. Claims without a result count as dead from now on."""
+        self._over.set()
+        self._engine.dispose()
 
     def all(self) -> dict[tuple[str, int], Seen]:
         """Everything finished so far, by plan key and number of samples."""
@@ -139,8 +144,7 @@ class Evaluations:
         from sqlalchemy.exc import SQLAlchemyError
 
         t = self._table
-        while True:
-            sleep(BEAT_S)
+        while not self._over.wait(BEAT_S):
             try:
                 with self._engine.begin() as db:
                     db.execute(update(t).where(t.c.study == self._study, t.c.owner == self._owner, t.c.body.is_(None)).values(beat=t.c.beat + 1))

@@ -22,6 +22,7 @@ def command(
     input_shape: ShapesOption = None,
     input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
+    executor: Annotated[str | None, typer.Option("--executor", help="Share the pass among workers: dask://HOST:PORT or dask://local?workers=2.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Collect activation statistics in one pass, or merge those of several shards.
@@ -32,7 +33,7 @@ def command(
         the same numbers as one pass over both shards, in whatever order
     """
     refuse_overwriting(output, data=data, **{f"input {a}": a for a in arguments})
-    statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, input_value, non_finite)
+    statistics = _merged(arguments[1:]) if arguments[0] == "merge" else _collected(arguments, data, limit, preprocess, input_shape, input_value, non_finite, executor)
     statistics.save(output)
     warnings = statistics.warnings()
     if as_json:
@@ -48,18 +49,25 @@ def command(
 
 
 def _collected(arguments: list[str], data: str | None, limit: int | None, preprocess: str | None, input_shape: list[str] | None,
-               input_value: list[str] | None, policy: str) -> Any:
+               input_value: list[str] | None, policy: str, executor: str | None) -> Any:
     from qbench import terminal
     from qbench.workbench import statistics_of
-    from qbench.workbench.case import open_data, open_model
+    from qbench.workbench.case import open_data, open_model, opened
 
     if len(arguments) != 1:
         raise InputError(f"one model at a time; got {len(arguments)} ({', '.join(arguments)}). To merge files: qbench stats merge A B -o S")
     if data is None:
         raise InputError("no calibration data; add --data FILE.npz, a folder, or module:function")
     prepared = open_model(Path(arguments[0]), options.shapes(input_shape), options.values(input_value))
+    dataset = open_data(data, prepared, preprocess, limit)
     with terminal.progress(options.console()) as progress:
-        return statistics_of(prepared, open_data(data, prepared, preprocess, limit), policy=policy, progress=progress)
+        if executor is None:
+            return statistics_of(prepared, dataset, policy=policy, progress=progress)
+        from qbench.workbench.pools import Executor, collected, connected
+        from qbench.workbench.stations import Station
+
+        with connected(Executor.parse(executor)) as client:
+            return collected(client, Station.at(prepared, opened(data, preprocess, limit), policy), dataset, progress)
 
 
 def _merged(files: list[str]) -> Any:

@@ -50,8 +50,8 @@ def _price(row: Row) -> dict[str, Any]:
         "bounds": [{"name": b, "style": style(b), "width": f"{100 * ms / total:.2f}%", "value": f"{text.significant(ms)} ms, {100 * ms / total:.0f} %"}
                    for b, ms in bounds.items()],
         "kernels": [_kernel(k, longest) for k in kernels], "buffers": buffers(row["memory"], len(kernels)),
-        "arena": text.size(row["memory"]["arena_bytes"]), "weights": text.size(row["memory"]["weight_bytes"]),
-        "facts": [f for f in words.facts(row, 10_000) if not f.startswith("time by what binds")],
+        "arena": words.arena_line(row["memory"]).removeprefix("memory: "),
+        "facts": [f for f in words.facts(row, 10_000) if not f.startswith(("time by what binds", "memory: "))],
         "energy": f"mJ: {text.RELATIVE if row['power_is_relative'] else 'predicted'}",
         "basis": f"Interval: {row['provenance']['interval']}. Fitted on {row['provenance']['fitted_on']}. Validated on "
                  f"{row['provenance']['validated_on']}.",
@@ -64,9 +64,17 @@ def _tiles(row: Row) -> list[dict[str, str]]:
          "note": text.interval(row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"])},
         {"label": "energy", "value": f"{text.significant(row['energy_mj'])} mJ" if row["energy_mj"] is not None else text.MISSING,
          "note": text.RELATIVE if row["power_is_relative"] else text.interval(row["energy_mj"], row["energy_mj_low"], row["energy_mj_high"])},
-        {"label": "peak memory", "value": text.size(row["peak_memory_bytes"]), "note": f"lower bound {text.size(row['memory_lower_bound_bytes'])}"},
+        *_memory_tiles(row),
         {"label": "multiply-accumulates", "value": f"{row['macs'] / 1e6:.4g} M", "note": f"{len(row['kernels'])} kernels"},
     ]
+
+
+def _memory_tiles(row: Row) -> list[dict[str, str]]:
+    m = row["memory"]
+    if m["ram_bytes"] is None:
+        return [{"label": "peak memory", "value": text.size(row["peak_memory_bytes"]), "note": f"lower bound {text.size(row['memory_lower_bound_bytes'])}"}]
+    return [{"label": label, "value": text.size(m[f"{key}_bytes"]),
+             "note": "" if m[f"device_{key}_bytes"] is None else f"of {text.size(m[f'device_{key}_bytes'])}"} for label, key in (("RAM", "ram"), ("flash", "flash"))]
 
 
 def style(bound: str) -> str:

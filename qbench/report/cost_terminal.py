@@ -50,7 +50,31 @@ def headline(row: Row) -> str:
     many = "".join(f", {row[k]} {k}" if k == "cores" else f", batch {row[k]}" for k in ("cores", "batch") if row[k] > 1)
     return (f"{row['target']} {row['precision']} at {row['op_point']}{many}: {text.significant(row['latency_ms'])} ms "
             f"({text.significant(row['latency_ms_low'])} to {text.significant(row['latency_ms_high'])}), {energy(row)}, {row['macs'] / 1e6:.4g} M MACs, "
-            f"peak memory {text.size(row['peak_memory_bytes'])} (lower bound {text.size(row['memory_lower_bound_bytes'])})")
+            f"{memory_line(row)}")
+
+
+def memory_line(row: Row) -> str:
+    """All of the memory in one figure, or RAM and flash apart where weights stay in flash."""
+    m = row["memory"]
+    if m["ram_bytes"] is None:
+        return f"peak memory {text.size(row['peak_memory_bytes'])} (lower bound {text.size(row['memory_lower_bound_bytes'])})"
+    return f"RAM {_of(m['ram_bytes'], m['device_ram_bytes'])}, flash {_of(m['flash_bytes'], m['device_flash_bytes'])}"
+
+
+def _of(need: float, have: float | None) -> str:
+    return text.size(need) if have is None else f"{text.size(need)} of {text.size(have)}"
+
+
+def arena_line(m: Row) -> str:
+    """Where the bytes go, who placed them, and how far the arena lies above its bound.
+
+    m   the memory part of a row
+    """
+    runtime = f", {text.size(m['runtime_bytes'])} of the runtime" if m["runtime_bytes"] else ""
+    placed = f"strategy: {m['strategy']}, " if m["strategy"] else ""
+    least = f"; the best placement found takes {text.size(m['smallest_bytes'])}" if m["smallest_bytes"] < m["arena_bytes"] else ""
+    return (f"memory: {text.size(m['arena_bytes'])} for activations ({placed}{100 * m['gap']:.1f} % above the lower bound of "
+            f"{text.size(m['lower_bound_bytes'])}{least}), {text.size(m['weight_bytes'])} of weights{runtime}")
 
 
 def energy(row: Row) -> str:
@@ -83,7 +107,8 @@ def facts(row: Row, width: int) -> Iterator[str]:
     yield "time by what binds: " + ", ".join(f"{b} {100 * ms / max(row['latency_ms'], 1e-12):.0f} %" for b, ms in by_bound.items())
     if row["cpu_segments"]:
         yield (f"on the CPU: {row['cpu_segments']} segment{'s' if row['cpu_segments'] > 1 else ''}, {text.significant(row['cpu_ms'])} ms "
-               "(hand-over assumed, unvalidated)")
+               f"({row['cpu_basis']})")
+    yield arena_line(row["memory"])
     changed = sorted((k for k in row["kernels"] if k["change"]), key=lambda k: -k["change"]["saved_ms"])
     if changed and width < terminal.CHANGES_WIDTH:
         yield "one change that would save most, on the kernel alone:"

@@ -17,6 +17,9 @@ FEW = 5
 LEAST_INSIDE, ENOUGH = 0.7, 10
 """An 80 % interval that holds less than this share of at least so many rows is too narrow."""
 
+RATIO_AIM = 0.15
+"""Median error of the ratio of two precisions' latencies above which it is worth a warning."""
+
 
 class HeldOut(Protocol):
     """One published latency and its prediction by constants that saw no network of the same design."""
@@ -52,7 +55,7 @@ class Errors:
 
     median, worst   absolute relative errors
     bias            median of the signed ones: above 0 the prediction is too slow
-    rank            correlation by rank; None for fewer than FEW rows
+    rank            correlation by rank; None for fewer than FEW rows, or where all are equal
     inside          rows within their interval
     """
 
@@ -79,9 +82,10 @@ class Errors:
 def _rank(rows: Sequence[HeldOut]) -> float | None:
     from scipy.stats import spearmanr
 
-    if len(rows) < FEW:
+    measured, predicted = [r.measured_ms for r in rows], [r.predicted_ms for r in rows]
+    if len(rows) < FEW or len(set(measured)) == 1 or len(set(predicted)) == 1:
         return None
-    return float(spearmanr([r.measured_ms for r in rows], [r.predicted_ms for r in rows])[0])
+    return float(spearmanr(measured, predicted)[0])
 
 
 def ratio_errors(rows: Sequence[HeldOut], low: str, high: str) -> list[float]:
@@ -111,6 +115,7 @@ def unvalidated(target: Target, rows: Sequence[HeldOut]) -> Iterator[tuple[str, 
             yield str(p.precision).upper(), f"only {len(own)} held-out rows{note}"
         elif own and (e := Errors.of(own)).too_narrow:
             yield f"the interval for {str(p.precision).upper()}", f"it holds only {e.inside} of {e.rows} rows, not 80 %{note}"
+    yield from _ratio(target, rows)
     if len(target.operating_points) > 1:
         yield "clocks", f"no row compares two; the {len(target.operating_points)} operating points are scaled by formula"
     yield "mixed plans and batches", "no row mixes precisions or takes more than one sample at a time: conversions and batches are formulas"
@@ -134,6 +139,16 @@ def _designs(target: Target, rows: Sequence[HeldOut]) -> Iterator[tuple[str, str
     outside = sorted({d for d in designs if not any(is_inside(r) for r in rows if r.design == d)})
     if outside:
         yield "networks like " + ", ".join(outside), "every held-out row of these designs lies outside its interval"
+
+
+def _ratio(target: Target, rows: Sequence[HeldOut]) -> Iterator[tuple[str, str]]:
+    """INT8 against FP16: what a search for precisions turns on."""
+    if rows and {Precision.INT8, Precision.FP16} <= {p.precision for p in target.precisions}:
+        errors = ratio_errors(rows, "int8", "fp16")
+        if not errors:
+            yield "what INT8 gains over FP16", "no network is published in both"
+        elif median(errors) > RATIO_AIM:
+            yield "what INT8 gains over FP16", f"median error of the ratio {median(errors):.0%}: do not choose a precision by latency alone"
 
 
 def _placement(target: Target) -> Iterator[tuple[str, str]]:

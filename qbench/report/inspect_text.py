@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 NODES = 3                      # names shown of a group
 ROWS = 10                      # conversions and trials shown
-LITTLE_MS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,8 @@ def operators(on: OnTarget) -> Part:
         away = some([n.node for n in o.nodes]) if o.nodes and len(o.nodes) < o.count else ""
         rows.append((o.op, str(o.count), ", ".join(f"{n} {w}" if len(o.placements) > 1 else w for w, n in o.placements.items()),
                      text.plain(why) + (f" ({away})" if away else "")))
-    sources = dict.fromkeys(o.source for o in on.operators if o.source)
-    return Part("Operators", said, ("operator", "nodes", "where", "why"), tuple(rows), "; ".join([*on.remarks, *(f"source: {s}" for s in sources)]), (1,))
+    sources = dict.fromkeys(part for o in on.operators if o.source for part in o.source.split("; "))
+    return Part("Operators", said, ("operator", "nodes", "where", "why"), tuple(rows), "; ".join([*on.remarks, *(["source: " + "; ".join(sources)] if sources else [])]), (1,))
 
 
 def segments(on: OnTarget) -> Part:
@@ -116,9 +115,9 @@ def segments(on: OnTarget) -> Part:
     said = count(len(f.segments), "known CPU segment")
     if f.segments:
         said += (f", {sum(s.returns for s in f.segments)} of them between NPU parts; the NPU's share falls into {count(f.npu_parts, 'part')}; "
-                 f"{f.ms:.3g} ms in all")
-    if f.missing_ms > LITTLE_MS:
-        said += f", {f.missing_ms:.3g} ms of them not in the predicted latency"
+                 f"{f.ms:.3g} ms of the predicted latency")
+    if f.split:
+        said += f"; of {count(len(f.split), 'more kernel')} the toolchain puts a part on the CPU, which is not priced ({some(f.split)})"
     if f.possible:
         said += f"; {count(f.possible, 'more segment')} if the operators that no table lists fall back"
     rows = tuple((some(s.kernels), "+".join(s.ops), text.size(sum(c.bytes for c in s.enters)), text.size(sum(c.bytes for c in s.leaves)),

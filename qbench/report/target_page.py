@@ -15,8 +15,8 @@ from qbench.report.held_out import Errors, HeldOut
 from qbench.target import Target
 
 GENERATED = "<!-- Written by experiments/target_pages.py from targets/{name}.toml and experiments/data/validation.csv.xz: change those. -->"
-READING = ("A row is one published latency of one network in one precision. Its prediction comes from constants fitted without any network of its design, as the second table groups them. "
-           "Error is predicted / published - 1; bias is its median with the sign, above 0 the prediction is too slow. Where the rows come from: "
+READING = ("A row is one published latency of one network in one precision. Its prediction comes from constants fitted without any network of its design, as "
+           "the second table groups them. Error is predicted / published - 1; bias is its median with the sign, above 0 the prediction is too slow. Where the rows come from: "
            "[public_sources.md](../../experiments/data/public_sources.md), [rk3588_sources.md](../../experiments/data/rk3588_sources.md).")
 ERRORS = ("rows", "median error", "largest", "bias", "inside the interval")
 INDEX = ("One page for each chip, made from its file in `targets/` and the published latencies in `experiments/data`: what its figures rest on, how wrong they "
@@ -57,7 +57,7 @@ def page(target: Target, rows: Sequence[HeldOut], operators: Operators, aliases:
         GENERATED.format(name=target.name), f"# {target.name}", _what(target, aliases), *_short(target, rows),
         "## Predicted against published", *_validation(target, rows), "## What is unvalidated",
         bullets(f"**{escaped(what)}**: {escaped(why)}" for what, why in held.unvalidated(target, rows)),
-        "## Precisions", table(words.PRECISION_HEADINGS, words.precision_rows(target), right=(1,)), *_listed(words.refusals(target)),
+        "## Precisions", table(words.PRECISION_HEADINGS, words.precision_rows(target), right=(1,)), *_listed([*words.refusals(target), *words.fixed_outputs(target)]),
         "## Operating points", *_points(target), "## Layout and memory", cited([*words.cited(target.layout), *words.cited(target.memory)]),
         "## Operators", *_operators(target, operators), "## Power and heat", *_listed([*words.power(target), _heat(target)]),
         "## Provenance", *_listed(words.basis(target)), "## Constants of the cost model", _footings(target),
@@ -123,15 +123,19 @@ def _validation(target: Target, rows: Sequence[HeldOut]) -> list[str]:
         said = escaped(target.provenance.validated_on)
         return [f"**Unvalidated.** No published latency was predicted by constants that had not seen it. What the file says of its validation: {said}"]
     groups = [(p.upper(), [r for r in rows if r.precision == p]) for p in held.precisions(rows)]
-    ratios = held.ratio_errors(rows, "int8", "fp16")
-    ratio = f"INT8 / FP16 ratio of a network's latencies, {len(ratios)} networks published in both: median error {{:.0%}}, largest {{:.0%}}."
     designs = {d: [r for r in rows if r.design == d] for d in sorted({r.design for r in rows})}
     worst_first = sorted(designs.items(), key=lambda item: -Errors.of(item[1]).median)
     numbers = range(1, 1 + len(ERRORS))
     return [f"![Published against predicted latency of {len(rows)} rows; the band is the 80 % interval]({target.name}.svg)", READING,
             table(("precision", *ERRORS), [_errors(*g) for g in [*groups, ("all", rows)]], numbers),
-            *([ratio.format(median(ratios), max(ratios))] if ratios else []),
-            "### Held-out errors by design", table(("design", *ERRORS), [_errors(*d) for d in worst_first], numbers), _every(rows)]
+            *_ratio(rows), "### Held-out errors by design", table(("design", *ERRORS), [_errors(*d) for d in worst_first], numbers), _every(rows)]
+
+
+def _ratio(rows: Sequence[HeldOut]) -> list[str]:
+    errors = held.ratio_errors(rows, "int8", "fp16")
+    if not errors:
+        return []
+    return [f"INT8 / FP16 ratio of a network's latencies, {len(errors)} networks published in both: median error {median(errors):.0%}, largest {max(errors):.0%}."]
 
 
 def _errors(name: str, rows: Sequence[HeldOut]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def target_report(target: Target) -> Iterator[RenderableType]:
     yield _plain(words.toolkits(target))
     yield _head("precisions")
     yield _table(words.PRECISION_HEADINGS, words.precision_rows(target), right=(1,))
-    yield from (_plain(f"  {line}") for line in words.refusals(target))
+    yield from (_plain(f"  {line}") for line in [*words.refusals(target), *words.fixed_outputs(target)])
     yield _head("operating points")
     yield _table(words.point_headings(target), words.point_rows(target), right=range(1, 3 + len(target.voltage_bins)))
     yield _plain(text.plain(target.sources.get("operating_points", "")), "dim")

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from qbench.affine import Scheme
 from qbench.report import text
-from qbench.target import Layout, MemoryRules, Target, ThermalRule
+from qbench.target import Layout, MemoryRules, QuantScheme, Target, ThermalRule
 
 Row = tuple[str, ...]
 NO_TABLE = "no public table: placement of every operator is unknown"
@@ -42,15 +42,28 @@ def precision_rows(target: Target) -> list[Row]:
     """Under `PRECISION_HEADINGS`."""
     rows = list[Row]()
     for p in target.precisions:
-        scheme = "float" if p.scheme is None else (f"weights {grid(p.scheme.weight)} {'per channel' if p.scheme.weight_per_channel else 'per tensor'}, "
-                                                   f"activations {grid(p.scheme.activation)}, bias {p.scheme.bias_bits} bit")
         only = f"toolkit {', '.join(p.toolkits)} only; others: {p.refused or 'not listed'}" if p.toolkits else ""
-        rows.append((str(p.precision), number("", p.macs_per_cycle), scheme, "; ".join(filter(None, (only, p.note))), p.source))
+        rows.append((str(p.precision), number("", p.macs_per_cycle), stored(p.scheme), "; ".join(filter(None, (only, p.note))), p.source))
     return rows
+
+
+def stored(scheme: QuantScheme | None) -> str:
+    """How the tensors of a precision are held. scheme   None for float"""
+    if scheme is None:
+        return "float"
+    groups = f" or per group of {scheme.weight_block} input channels" if scheme.weight_block else ""
+    others = "".join(f", those of {op} per {axis}" for op, axis in scheme.weight_axis)
+    return (f"weights {grid(scheme.weight)} {'per channel' if scheme.weight_per_channel else 'per tensor'}{groups}{others}, "
+            f"activations {grid(scheme.activation)}, bias {scheme.bias_bits} bit")
 
 
 def refusals(target: Target) -> list[str]:
     return [f"no {p}: {text.plain(why)}" for p, why in target.refused.items()]
+
+
+def fixed_outputs(target: Target) -> list[str]:
+    """How outputs of Softmax and Sigmoid are stored, where the toolchain fixes it."""
+    return [f"outputs of fixed range (Softmax, Sigmoid and their like) are stored in the style {target.fixed_outputs} [{target.sources['fixed_outputs']}]"] if target.fixed_outputs else []
 
 
 def point_headings(target: Target) -> Row:

@@ -14,6 +14,7 @@ from qbench.cost import CostTable
 from qbench.graph import load_network
 from qbench.graph.load import read
 from qbench.plan import Plan, check_fits
+from qbench.workbench.placing import placed
 from qbench.workbench.precisions import precision_of
 
 
@@ -32,7 +33,7 @@ class AdviceOptions:
 def advise(model: Path, target_name: str, options: AdviceOptions = AdviceOptions()) -> Advisory:
     """Raises InputError when the model, the plan or the target cannot be used."""
     prepared = load_network(model, options.input_shapes, options.input_values)
-    target, network = targets.load(target_name), prepared.network
+    target, network = placed(targets.load(target_name), prepared, options.toolkit), prepared.network
     table = CostTable.build(network, target, options.toolkit)
     if options.plan:
         plan = Plan.load(options.plan)

@@ -92,9 +92,12 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
     chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
     if not metric:
         warnings = (*warnings, f"no --metric given: {chosen.name} is used")
-    source = eval_data or data
-    opened = Opened(str(Path(source).resolve()) if Path(source).exists() else source, None, preprocess, limit)
-    return Case(prepared, calibration, evaluation, chosen, None, warnings, opened)
+    return Case(prepared, calibration, evaluation, chosen, None, warnings, opened(eval_data or data, preprocess, limit))
+
+
+def opened(spec: str, preprocess: str | None = None, limit: int | None = None) -> Opened:
+    """How a data set of the user's came about; a path is made absolute."""
+    return Opened(str(Path(spec).resolve()) if Path(spec).exists() else spec, None, preprocess, limit)
 
 
 def open_model(model: Path, input_shapes: Shapes | None = None, input_values: Values | None = None) -> PreparedModel:
@@ -111,9 +114,9 @@ def refuse_odd_outputs(prepared: PreparedModel) -> None:
                              "(`qbench quantize` takes it as it is)")
 
 
-def _sample_case(sample: Sample, metric: str | None, opened: Opened) -> Case:
+def _sample_case(sample: Sample, metric: str | None, how: Opened) -> Case:
     prepared = load_network(sample.model)
-    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, _few(sample.evaluation), opened)
+    return Case(prepared, sample.calibration, sample.evaluation, make_metric(metric or sample.metric), sample, _few(sample.evaluation), how)
 
 
 def _few(evaluation: Dataset) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from qbench.workbench.costing import unpriced
 from qbench.workbench.gaps import range_gap, weight_gap
 from qbench.workbench.jobs import DEFAULT_CALIBRATORS, OUT
 from qbench.workbench.layers import LayerErrors, size_bytes
+from qbench.workbench.placing import placed
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.precisions import precision_of
 from qbench.workbench.quantizing import granularity_named
@@ -217,7 +218,7 @@ class _Run:
 
     def _table(self, prepared: PreparedModel) -> CostTable:
         if id(prepared) not in self.tables:
-            self.tables[id(prepared)] = prepared, CostTable.build(prepared.network, self.asked.target, self.asked.toolkit)
+            self.tables[id(prepared)] = prepared, CostTable.build(prepared.network, placed(self.asked.target, prepared, self.asked.toolkit), self.asked.toolkit)
         return self.tables[id(prepared)][1]
 
     def _price(self, prepared: PreparedModel, plan: Plan) -> Price:

@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 from qbench import targets
 from qbench.cost import CostTable, KernelRow, changes
 from qbench.cost.kernel import KernelCost
+from qbench.cost.memory import MemoryPlan
 from qbench.cost.modes import batched, first_run_s, kernel_on_cores, throughput
 from qbench.cost.npu import NpuModel
 from qbench.errors import InputError
 from qbench.graph import load_network
+from qbench.inspection.segments import parts_of
 from qbench.network import Network, Precision
 from qbench.plan import Plan, check_fits
-from qbench.target import Target
+from qbench.report.text import size
+from qbench.target import MemoryRules, Target
+from qbench.workbench.placing import placing
 from qbench.workbench.precisions import precision_of
 
 ALL_POINTS = "all"
@@ -59,7 +63,8 @@ def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str],
 
     Raises InputError for what cannot be priced, e.g. more cores than the target's file gives.
     """
-    network = load_network(model, options.input_shapes, options.input_values).network
+    prepared = load_network(model, options.input_shapes, options.input_values)
+    network = prepared.network
     plan = Plan.load(options.plan) if options.plan else None
     if plan is not None:
         check_fits(plan, network)
@@ -68,12 +73,14 @@ def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str],
     network = batched(network, options.batch) if options.batch > 1 else network
     rows = []
     for name in dict.fromkeys(target_names):
-        target = _with_readings(targets.load(name), options)
+        found = placing(_with_readings(targets.load(name), options), prepared, options.toolkit)
+        target = found.target
         table = CostTable.build(network, target, options.toolkit)
         check_cores(table, options.cores)
         for precision in ("plan",) if plan else tuple(dict.fromkeys(precisions)):
             codes = table.codes(plan) if plan else table.uniform(precision_of(precision))
-            rows += [cost_row(table, codes, precision, point, options) for point in points_of(target, options.op_points)]
+            stopped = refused_kernels(table, codes, found.refused)
+            rows += [cost_row(table, codes, precision, point, options, stopped) for point in points_of(target, options.op_points)]
     return rows
 
 
@@ -110,8 +117,8 @@ def check_cores(table: CostTable, cores: int) -> None:
                          + ("" if have > 1 else "; its file gives no more (cost.cores)"))
 
 
-def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options: CostOptions) -> dict[str, Any]:
-    """Price, kernels, memory plan and modes of one assignment."""
+def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options: CostOptions, refused: Sequence[str] = ()) -> dict[str, Any]:
+    """Price, kernels, memory plan and modes of one assignment. refused   kernels that stop the toolchain's conversion"""
     target, price = table.target, table.price(codes[None], point)[0]
     memory, kernels = table.memory(codes), _kernels(table, codes, point, options.cores)
     slower = 1.0 if options.cores == 1 else sum(k["ms"] for k in kernels) / price.latency_ms
@@ -123,14 +130,48 @@ def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options
             "energy_mj_low": energy_low, "energy_mj_high": energy_high, "power_is_relative": target.power_is_relative, "peak_memory_bytes": memory.peak_bytes,
             "memory_lower_bound_bytes": memory.peak_bytes - memory.arena_bytes + memory.lower_bound_bytes, "macs": table.network.macs,
             "cores": options.cores, "batch": options.batch, "modes": modes_of(table, codes, point), "thermal": _sustained(table, codes, point, options),
-            "cpu_segments": cpu_segments(kernels) if target.cost_model == "npu" else 0,
+            "cpu_segments": cpu_segments(table.network, kernels) if target.cost_model == "npu" else 0,
             "cpu_ms": sum(k["ms"] for k in kernels if k["placement"] == "CPU" and k["op"]) if target.cost_model == "npu" else 0.0,
-            "warnings": [*_warnings(options), *unpriced(table.network)], "kernels": kernels,
-            "memory": {"arena_bytes": memory.arena_bytes, "weight_bytes": memory.weight_bytes, "runtime_bytes": memory.runtime_bytes,
-                       "buffers": [{"name": p.buffer.name, "offset": p.offset_bytes, "size": p.buffer.size_bytes, "first": p.buffer.first,
-                                    "last": p.buffer.last} for p in memory.placed]},
+            "cpu_basis": _cpu_basis(target),
+            "warnings": [*_warnings(options), *_stopped(refused), *unpriced(table.network), *_too_large(memory, target)], "kernels": kernels,
+            "memory": memory_row(memory, target.memory),
             "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
                            "interval": target.provenance.interval, "power": asdict(target.power) if target.power else None}}
+
+
+def refused_kernels(table: CostTable, codes: Codes, refused: Mapping[Precision, Sequence[str]]) -> tuple[str, ...]:
+    """Of the kernels, each at its precision in this assignment."""
+    unit = {u: i for i, u in enumerate(table.units)}
+    return tuple(k.name for k in table.network.kernels if k.name in refused.get(table.available[codes[unit[table.network.unit_of_kernel[k.name]]]], ()))
+
+
+def _stopped(refused: Sequence[str]) -> list[str]:
+    if not refused:
+        return []
+    more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+    said = "no conversion gets past, and the figures are those of a network that hands over to the CPU there; qbench inspect says why"
+    return [f"the toolchain refuses {', '.join(map(repr, refused[:3]))}{more}: {said}"]
+
+
+def memory_row(plan: MemoryPlan, rules: MemoryRules) -> dict[str, Any]:
+    """A memory plan, JSON-ready. Of a microcontroller also what its RAM and its flash have to hold, and how large they are."""
+    split = {"ram_bytes": plan.ram_bytes, "flash_bytes": plan.weight_bytes, "device_ram_bytes": rules.ram_bytes, "device_flash_bytes": rules.flash_bytes}
+    return {"arena_bytes": plan.arena_bytes, "weight_bytes": plan.weight_bytes, "runtime_bytes": plan.runtime_bytes,
+            "lower_bound_bytes": plan.lower_bound_bytes, "gap": plan.gap, "strategy": plan.strategy, "smallest_bytes": plan.smallest_bytes,
+            **(split if _has_flash(rules) else dict.fromkeys(split)),
+            "buffers": [{"name": p.buffer.name, "offset": p.offset_bytes, "size": p.buffer.size_bytes, "first": p.buffer.first, "last": p.buffer.last}
+                        for p in plan.placed]}
+
+
+def _has_flash(rules: MemoryRules) -> bool:
+    return rules.ram_bytes is not None or rules.flash_bytes is not None
+
+
+def _too_large(plan: MemoryPlan, target: Target) -> list[str]:
+    """What a microcontroller cannot hold."""
+    parts = (("activations and runtime", plan.ram_bytes, "RAM", target.memory.ram_bytes), ("weights", plan.weight_bytes, "flash", target.memory.flash_bytes))
+    return [f"{what} take {size(need)}, and the {where} of {target.name} holds {size(have)}: the network does not run there as it is"
+            for what, need, where, have in parts if have is not None and need > have]
 
 
 def _warnings(options: CostOptions) -> list[str]:
@@ -178,10 +219,19 @@ def _change(table: CostTable, row: KernelRow, point: str) -> dict[str, Any] | No
     return {"kind": best.kind, "what": best.what, "saved_ms": best.saved_s * 1e3} if best else None
 
 
-def cpu_segments(kernels: Sequence[Mapping[str, Any]]) -> int:
-    """Maximal runs of kernels on the CPU: each hands over and back once."""
-    on_cpu = [k["placement"] == "CPU" for k in kernels if k["op"] not in ("", "Convert")]
-    return sum(now and not before for before, now in zip([False, *on_cpu], on_cpu, strict=False))
+def cpu_segments(network: Network, kernels: Sequence[Mapping[str, Any]]) -> int:
+    """Parts of the network that run on the CPU in one go: each hands over and back once."""
+    return len(parts_of(network, {k["name"] for k in kernels if k["placement"] == "CPU" and k["name"] in network.kernel}))
+
+
+def _cpu_basis(target: Target) -> str:
+    """What says which kernels run on the CPU."""
+    if target.cost_model != "npu":
+        return "no NPU: every kernel runs on the core"
+    if target.on_cpu is not None:
+        return f"placed by the rules of its toolchain ({target.rules}): see qbench inspect; the time of a hand-over is assumed, unvalidated"
+    return "no public table of operators: every kernel is taken to run on the NPU" if target.operators is None and not target.cpu_ops \
+        else "placed by the operator lists of its file; the time of a hand-over is assumed, unvalidated"
 
 
 def modes_of(table: CostTable, codes: Codes, point: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from qbench.inspection.onchip import on_chip
 from qbench.inspection.opening import Sized, as_option, spelled, with_sizes
 from qbench.inspection.operators import operators_of
 from qbench.inspection.padding import padding
-from qbench.inspection.placing import place_operators
+from qbench.inspection.placing import judge, place_operators
 from qbench.inspection.record import AxisLine, Inspection, OnTarget, Shapes
 from qbench.inspection.segments import fallback
 from qbench.inspection.shapes import cure, open_axes
@@ -29,6 +29,7 @@ from qbench.network import Precision
 from qbench.support import Operator
 from qbench.target import Target
 from qbench.targets.rules import rules_of
+from qbench.workbench.placing import by_verdicts
 from qbench.workbench.precisions import precision_of
 
 
@@ -98,11 +99,14 @@ def _without(target: Target, toolkit: str | None, precision: str | None, name: s
 
 def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Facts) -> Inspection:
     version, point, network = target.toolkit(toolkit), target.operating_points[-1], facts.prepared.network
-    chosen = _precision(target, version, precision)
+    chosen, rules = _precision(target, version, precision), rules_of(target)
+    judged = judge(facts.operators, rules, target, version)
+    target = by_verdicts(target, network, judged).target
     table = CostTable.build(network, replace(target, operating_points=(point,)), version)
     codes = table.uniform(chosen)
     price, rows = table.price(codes[None], point.name)[0], table.kernel_table(codes, point.name)
-    placed = place_operators(facts.operators, network, rules_of(target), target, version, chosen)
+    runs = {n: Precision(r.precision) for r in rows if r.name in network.kernel for n in network.kernel[r.name].nodes}
+    placed = place_operators(facts.operators, network, rules, judged, version, {n: runs.get(n, chosen) for n in facts.operators})
     found = OnTarget(
         price.latency_ms, price.latency_ms_low, price.latency_ms_high, placed.lines, placed.remarks,
         fallback(network, placed.kernels, table.model, rows, chosen, point, target.sources.get("cost.cpu_bytes_per_s", "")),

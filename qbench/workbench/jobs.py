@@ -25,6 +25,7 @@ from qbench.workbench.case import Case
 from qbench.workbench.costing import unpriced
 from qbench.workbench.folder import finish
 from qbench.workbench.measuring import SAMPLES
+from qbench.workbench.placing import placed
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
@@ -73,7 +74,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     """The main job: statistics, reference, search, then the written and verified result in `job.folder`."""
     from qbench.tracking import NoTracker, Tracker
 
-    target = target_of(job.target, job.power, job.toolkit)
+    target = placed(target_of(job.target, job.power, job.toolkit), job.case.prepared, job.toolkit)
     toolkit = target.toolkit(job.toolkit)
     asked = given(job.budgets, job.max_drop, job.max_class_drop, job.precisions, job.op_points)
     derived = derivation(job.preset, target, toolkit, job.case.network, job.case.metric, asked) if job.preset else None

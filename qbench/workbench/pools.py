@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
+
 from qbench.errors import InputError, QbenchError, ToolError
 from qbench.plan import Plan
-from qbench.protocols import Accuracy
-from qbench.workbench.stations import Station, evaluate
+from qbench.protocols import Accuracy, Dataset, Progress, silent
+from qbench.statistics import Source, Statistics, merge
+from qbench.workbench.stations import Station, collect_shard, evaluate
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -78,6 +83,28 @@ class DaskPool:
             self._client.cancel([f for f in futures if not f.done()])
 
 
+def collected(client: Client, station: Station, data: Dataset, progress: Progress = silent) -> Statistics:
+    """Statistics of `data`, which the station opens too, in one shard per worker and thread: the same numbers as in one pass.
+
+    Raises what a worker raised: NonFinite, DataError and their like.
+    """
+    from distributed import as_completed
+
+    slots = sum(client.nthreads().values())
+    ends = np.linspace(0, len(data), min(slots, len(data)) + 1).round().astype(int).tolist()
+    there: Any = client.scatter(station, broadcast=True)
+    futures = {client.submit(collect_shard, there, a, b, pure=False, retries=RETRIES): a for a, b in pairwise(ends)}
+    parts: dict[int, Statistics] = {}
+    for future in as_completed(futures):
+        found = future.result()
+        if isinstance(found, QbenchError):
+            raise found
+        parts[futures[future]] = found
+        progress("statistics, shards", len(parts), len(futures))
+    total = reduce(merge, (parts[a] for a in sorted(parts)))
+    return replace(total, sources=(Source(data.key, data.name, total.samples),))
+
+
 @contextmanager
 def connected(executor: Executor) -> Iterator[Client]:
     """A client of the scheduler; workers of one's own end with it. Raises InputError where Dask is missing, ToolError when nobody answers."""
@@ -86,7 +113,7 @@ def connected(executor: Executor) -> Iterator[Client]:
     except ImportError as error:
         raise InputError("--executor needs Dask: pip install 'qbench[dask]'") from error
     if not executor.address:
-        with LocalCluster(n_workers=executor.workers, threads_per_worker=executor.threads, host="127.0.0.1", dashboard_address=None) as cluster, \
+        with LocalCluster(n_workers=executor.workers, threads_per_worker=executor.threads, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster, \
                 Client(cluster) as client:
             yield client
         return

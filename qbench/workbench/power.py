@@ -20,6 +20,7 @@ from qbench.cost.thermal import Cooling, Working, cold, rule_text, sustained
 from qbench.errors import InputError
 from qbench.target import Target
 from qbench.workbench.case import open_model
+from qbench.workbench.placing import placed
 from qbench.workbench.precisions import precision_of
 
 Codes = NDArray[np.int64]
@@ -63,7 +64,8 @@ def _reading(file: Path, at: str, row: Mapping[str, Any], target: Target, toolki
     for key in ("model", "op_point"):
         if not isinstance(row.get(key), str):
             raise InputError(f"{file}: {at}{key} is {row.get(key)!r}; expected text")
-    table = CostTable.build(open_model(file.parent / row["model"]).network, target, toolkit)
+    prepared = open_model(file.parent / row["model"])
+    table = CostTable.build(prepared.network, placed(target, prepared, toolkit), toolkit)
     point = target.operating_point(row["op_point"])
     price = table.price(table.uniform(precision_of(str(row.get("precision", "int8"))))[None], point.name)[0]
     dynamic = (price.energy_mj - price.latency_ms * table.model.static_watts(point)) * 1e-3

@@ -17,6 +17,7 @@ from qbench.search.budget import MaxDrop, parse_budgets
 from qbench.search.derivation import Derivation, Given, derive
 from qbench.target import Target
 from qbench.workbench.case import Shapes, open_case, open_model
+from qbench.workbench.placing import placed
 from qbench.workbench.power import calibrated
 from qbench.workbench.precisions import precision_of
 
@@ -37,7 +38,7 @@ def given(budgets: Sequence[str] = (), max_drop: str | None = None, max_class_dr
 
 
 def derivation(name: str, target: Target, toolkit: str, network: Network, metric: Metric, asked: Given) -> Derivation:
-    """The limits of a preset for a network on a target. Raises what loading and `derive` raise, and BudgetError for a metric without points."""
+    """The limits of a preset for a network on a target, as `placed` gives it. Raises what loading and `derive` raise, and BudgetError for a metric without points."""
     found = derive(presets.load(name), target, CostTable.build(network, target, toolkit), asked)
     if metric.name.partition(":")[0] in FREE_SCALES and "max-drop" not in asked.off and asked.max_drop is None:
         raise BudgetError(f"preset {found.preset.name} limits the loss in points of a metric in 0..1, and {metric.name} is not one: "
@@ -61,8 +62,8 @@ def preset_rows(name: str | None = None, target: str | None = None, model: Path 
     """
     if name is None and target is None:
         return [_told(presets.load(n)) for n in presets.names()]
-    network = open_model(model, input_shapes).network if model else open_case().network
-    chip = target_of(target or TARGET, power, toolkit)
+    prepared = open_model(model, input_shapes) if model else open_case().prepared
+    network, chip = prepared.network, placed(target_of(target or TARGET, power, toolkit), prepared, toolkit)
     table = CostTable.build(network, chip, toolkit)
     if name is not None:
         return [_told(p := presets.load(name)) | _derived(p, chip, table)]

@@ -64,7 +64,8 @@ def test_steady_state_is_power_times_resistance(ambient: float, resistance: floa
     assert cooling.steady_c(3.0) == pytest.approx(ambient + 3.0 * resistance)
     assert cooling.temperature_c(20.0, 3.0, 60 * resistance * capacity) == pytest.approx(cooling.steady_c(3.0), abs=1e-9)
     found = run(ambient, resistance, capacity, rule=None)
-    assert (found.state, found.temperature_c) == ("never throttles", pytest.approx(ambient + 5.0 * resistance))
+    assert found.state == "never throttles"
+    assert found.temperature_c == pytest.approx(ambient + 5.0 * resistance)
 
 
 def test_unreachable_temperatures_take_for_ever() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from qbench.errors import InputError, QbenchError, ToolError
+from qbench.cli.app import app
+from qbench.errors import InputError, NonFinite, QbenchError, ToolError
 from qbench.evaluation import OnnxEvaluator
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
@@ -20,7 +22,7 @@ from qbench.protocols import Accuracy
 from qbench.targets import load
 from qbench.workbench.case import Case, open_case
 from qbench.workbench.plans import Plans, schemes_of, statistics_of
-from qbench.workbench.pools import DaskPool, Executor, connected
+from qbench.workbench.pools import DaskPool, Executor, collected, connected
 from qbench.workbench.stations import Station, evaluate
 
 
@@ -118,3 +120,31 @@ def test_a_model_of_ones_own_travels_with_its_data(tmp_path: Path, case: Case, p
     monkeypatch.chdir("/")
     there, _ = evaluate(Station.of(own, evaluator, 0, "stop", 1), plans[0], 32)
     assert same(there, OnnxEvaluator(own.prepared, own.evaluation, own.metric, threads=1).evaluate(plans[0], 32))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_shards_count_what_one_pass_counts(case: Case, client: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histograms, extremes, per-sample extremes and the samples that set them: equal to the last bit, sums but for the order of additions."""
+    monkeypatch.setattr(client, "nthreads", lambda: {"w": workers})
+    shared = collected(client, Station.at(case.prepared, case.opened, "stop"), case.calibration)
+    whole = statistics_of(case.prepared, case.calibration)
+    assert shared.key == whole.key and shared.sources == whole.sources and list(shared) == list(whole)
+    for name, t in whole.items():
+        s = shared[name]
+        assert (s.minimum, s.maximum, s.count, s.zeros, s.low_sample, s.high_sample) == (t.minimum, t.maximum, t.count, t.zeros, t.low_sample, t.high_sample)
+        np.testing.assert_array_equal(s.sample_low, t.sample_low)
+        np.testing.assert_array_equal(s.histogram()[1], t.histogram()[1])
+
+
+def test_a_fault_in_a_shard_is_told_as_in_one_pass(tmp_path: Path, client: Any) -> None:
+    from qbench.samples import load_sample
+
+    network = load_sample("fashion", 1).model
+    images = np.zeros((6, 1, 28, 28), np.float32)
+    images[4, 0, 3, 3] = np.nan
+    name = open_case(sample="fashion", limit=1).network.inputs[0]
+    arrays: dict[str, Any] = {name: images}
+    np.savez(tmp_path / "d.npz", **arrays)
+    run = CliRunner().invoke(app, ["stats", str(network), "-d", str(tmp_path / "d.npz"), "-o", str(tmp_path / "s.npz"), "--executor", "dask://local?workers=2"])
+    assert run.exit_code == 2 or isinstance(run.exception, NonFinite)
+    assert not (tmp_path / "s.npz").exists()

@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 import pytest
 from fake_search import FakeEvaluator, answer, chain, costs, like_brain, resumable
+from sqlalchemy import Engine, create_engine
 
 from qbench.errors import ModelError, QbenchError
 from qbench.plan import Plan
@@ -33,15 +34,19 @@ def url(request: Any, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/study.db" if request.param == "sqlite" else request.param
 
 
-def two(url: str, study: str) -> tuple[Evaluations, Evaluations]:
-    from sqlalchemy import create_engine
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    made = create_engine(with_driver(url))
+    yield made
+    made.dispose()
 
-    engine = create_engine(with_driver(url))
+
+def two(engine: Engine, study: str) -> tuple[Evaluations, Evaluations]:
     return Evaluations(engine, study), Evaluations(engine, study)
 
 
-def test_only_one_of_two_may_do_it_and_the_other_reads_what_came_out(url: str) -> None:
-    a, b = two(url, f"claims {os.getpid()}")
+def test_only_one_of_two_may_do_it_and_the_other_reads_what_came_out(engine: Engine) -> None:
+    a, b = two(engine, f"claims {os.getpid()}")
     assert a.claim("p", 0) and not b.claim("p", 0) and not a.claim("p", 0)
     assert b.claim("p", 8) and b.claim("q", 0)
     assert b.recall("p", 0) is None
@@ -54,10 +59,7 @@ def test_only_one_of_two_may_do_it_and_the_other_reads_what_came_out(url: str) -
     assert not b.claim("p", 8)
 
 
-def test_of_many_at_once_exactly_one_gets_it(url: str) -> None:
-    from sqlalchemy import create_engine
-
-    engine = create_engine(with_driver(url))
+def test_of_many_at_once_exactly_one_gets_it(engine: Engine) -> None:
     crowd = [Evaluations(engine, f"crowd {os.getpid()}") for _ in range(8)]
     start, won = threading.Barrier(8), []
 
@@ -80,8 +82,8 @@ def owned_by(evaluations: Evaluations, owner: str) -> Evaluations:
     return evaluations
 
 
-def test_the_work_of_a_process_that_died_here_is_taken_over_at_once(url: str) -> None:
-    a, b = two(url, f"dead {os.getpid()}")
+def test_the_work_of_a_process_that_died_here_is_taken_over_at_once(engine: Engine) -> None:
+    a, b = two(engine, f"dead {os.getpid()}")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert owned_by(a, f"{socket.gethostname()[:80]}:{gone.pid}:x").claim("p", 0)
@@ -90,11 +92,11 @@ def test_the_work_of_a_process_that_died_here_is_taken_over_at_once(url: str) ->
     assert not a.claim("p", 0)                              # it is b's now, and b lives
 
 
-def test_on_another_machine_it_counts_as_dead_when_its_beat_stands_still(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_another_machine_it_counts_as_dead_when_its_beat_stands_still(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(shared, "monotonic", lambda: now[0])
     monkeypatch.setattr(Evaluations, "_beat", lambda self: None)
-    a, b = two(url, f"beat {os.getpid()}")
+    a, b = two(engine, f"beat {os.getpid()}")
     assert owned_by(a, "elsewhere:1:x").claim("p", 0)
     assert not b.claim("p", 0)                              # seen for the first time
     now[0] += shared.STALE_S - 1.0
@@ -126,7 +128,9 @@ def test_a_search_in_two_processes_does_every_evaluation_once_and_ends_alike(url
     assert found[0] == found[1] == expected
     done = workers[0].log + workers[1].log
     assert len(set(done)) == len(done) and sorted(done) == sorted(alone.log)
-    trials = optuna.load_study(study_name=base.study_name, storage=with_driver(url)).trials
+    storage = optuna.storages.RDBStorage(with_driver(url))
+    trials = optuna.load_study(study_name=base.study_name, storage=storage).trials
+    storage.engine.dispose()
     assert sorted(t.user_attrs["name"] for t in trials) == sorted(c["name"] for c in expected["candidates"])
 
 
@@ -169,6 +173,7 @@ def test_a_plan_that_no_worker_can_evaluate_is_dropped_with_the_reason(tmp_path:
     assert any("could not be evaluated" in w and "planted" in w for w in found.warnings)
     ledger = StudyLedger(asked.storage or "", asked.study_name, asked.space)
     assert ledger.claim(lost.plan_key, 8)                   # nothing is left claimed
+    ledger.close()
 
 
 @pytest.mark.parametrize(("given", "driver", "shown"), [
