@@ -354,6 +354,14 @@ def written(value: float) -> str:
     return f"{value:.3g}" if value < 1e6 else f"{value:.3e}"
 
 
+def formulas_only(target: str) -> str:
+    """What latencies say nothing about. Power stands apart where the target's file has published watts."""
+    rest = "Clocks, conversions between precisions, CPU fallback"
+    if load(target).power is None:
+        return f"{rest}, memory and energy: formulas only, not validated"
+    return f"{rest} and memory: formulas only, not validated; power and energy are fitted apart, on published board watts (experiments/fit_power.py)"
+
+
 def provenance(group: Group, chip: str, model_out: Mapping[Row, float], family_out: Mapping[Row, float]) -> tuple[str, float]:
     """The fitted block of a target file, and the half width of its interval in logarithms."""
     own, other = ({r: e for r, e in x.items() if r.chip == chip} for x in (family_out, model_out))
@@ -376,7 +384,7 @@ def provenance(group: Group, chip: str, model_out: Mapping[Row, float], family_o
                + f". Above the {AIM:.0%} that is aimed at: the published rows do not carry more" * (family.median > AIM)
                + f". The ratio is worse than {AIM:.0%}: do not choose a precision on this chip by latency alone" * (ratio > AIM)
                + f". Only {networks} networks: unvalidated beyond them" * few
-               + ". Clocks, conversions between precisions, CPU fallback, memory and energy: formulas only, not validated")
+               + f". {formulas_only(next(name for name, c in group.chips.items() if c == chip))}")
     interval = (f"at least a factor of {WIDE:g}, since {networks} networks cannot calibrate one" if few
                 else "80 % conformal, leave-one-design-out")
     return (f"latency_factor_low = {exp(-half):.3f}\nlatency_factor_high = {exp(half):.3f}\n\n[provenance]\nfitted_on = {json.dumps(fitted)}\n"

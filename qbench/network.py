@@ -67,6 +67,7 @@ class Kernel:
                 Other kinds: shape of the first input and of the first output, as far as they have four dimensions.
     activation  "", "Relu", "Clip", "Sigmoid", "Swish", ... : the function fused behind the anchor
     fp16_constant   why it cannot run in FP16 for its constants alone, "" when all fit (BUG case B22)
+    interpolation   of a Resize: "" nearest, otherwise mode and coordinate transformation, e.g. "linear half_pixel"
     """
 
     name: str
@@ -94,6 +95,7 @@ class Kernel:
     groups: int = 1
     activation: str = ""
     fp16_constant: str = ""
+    interpolation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import zoo
-from against_onnxruntime import open_bench, ours
+from against_onnxruntime import ours
 from quality import Bench, Row, reason, row_of
 
 from qbench import qdq
@@ -46,7 +46,7 @@ LIMIT_S = 600
 
 def compare(entry: zoo.Entry, specs: Sequence[str], samples: int, python: Path, out: Path) -> list[Row]:
     """Rows of both tools; `plan` is "qbench SPEC" or "aimet SCHEME"."""
-    bench = open_bench(entry, samples, out)
+    bench = Bench.open(entry, out / entry.name, samples)
     prepared = out / entry.name / "prepared.onnx"
     prepared.write_bytes(qdq.to_bytes(bench.case.prepared.model))
     found = [row_of(entry.name, "float", bench.evaluator.reference())]

@@ -16,7 +16,8 @@ Methods are matched by what onnxruntime does, not by name. Its Entropy has 128 b
 offers no other number: that clips nothing, so its counterpart is minmax. Its Percentile is symmetric unless told
 otherwise: it drops the largest magnitudes, whatever their sign.
 
-What onnxruntime made lies in OUT and is used again by a later run with the same samples.
+What onnxruntime made lies in OUT and is used again by a later run with the same samples. The tables show every network
+of which OUT has results, so networks can be run one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,17 +36,18 @@ import onnx_ir as ir
 import zoo
 from quality import Bench, Row, reason, row_of
 
-from qbench.data import take
+from qbench.metrics import paired_drop
 from qbench.network import Precision
 from qbench.plan import Plan
-from qbench.workbench import Plans, statistics_of
+from qbench.protocols import Array, Metric
 
 METHODS = {"MinMax": "minmax", "Entropy": "minmax", "Percentile": "percentile:sided=magnitude"}
 """Method of onnxruntime -> calibrator of qbench that does the same."""
 PERCENTILE = 99.99
+RESULT = "onnxruntime.json"
 PER_CHANNEL_OPSET, RAISED_OPSET = 13, 17
 LIMIT_S = 400  # for one quantization by onnxruntime
-OWN = ("kl", "auto")  # calibrators without a counterpart
+OWN = ("auto",)  # calibrators without a counterpart
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,32 @@ class Operators:
     qbench: tuple[str, ...]
     only_qbench: tuple[str, ...]  # no quantizer for it in onnxruntime
     only_onnxruntime: tuple[str, ...]  # quantized by its default, not by qbench
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """How far qbench's auto is before the best of onnxruntime's methods and operator lists, chosen on the evaluation data.
+
+    best              of greatest value; points, low, high: auto minus it, on the same samples, with the paired 95 % interval
+    nearest           of greatest SQNR; db: auto minus it
+    """
+
+    network: str
+    best: str
+    points: float
+    low: float
+    high: float
+    nearest: str
+    db: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One network's results; `lead` is None where a tool has none."""
+
+    rows: tuple[Row, ...]
+    operators: Operators
+    lead: Lead | None = None
 
 
 # -- onnxruntime's half, in a process of its own because it may crash
@@ -115,31 +143,38 @@ def _apart(entry: zoo.Entry, method: str, types: Sequence[str], samples: int, go
 # -- the comparison
 
 
-def compare(entry: zoo.Entry, samples: int, own: Sequence[str], out: Path) -> tuple[list[Row], Operators]:
-    """Rows of both tools. `plan` of a row is "TOOL METHOD"."""
-    bench = open_bench(entry, samples, out)
-    plans = {spec: bench.uniform(Precision.INT8, spec) for spec in (*METHODS.values(), *own)}
+def compare(entry: zoo.Entry, samples: int, own: Sequence[str], out: Path) -> Comparison:
+    """`plan` of a row is "TOOL METHOD"."""
+    bench = Bench.open(entry, out / entry.name, samples)
+    plans = {spec: bench.uniform(Precision.INT8, spec) for spec in dict.fromkeys((*METHODS.values(), *own))}
     operators = _operators(bench, plans["minmax"])
     found = [row_of(entry.name, "float", bench.evaluator.reference())]
-    found += [ours(bench, spec, plan) for spec, plan in plans.items()]
+    per_sample: dict[str, Array] = {}
+
+    def add(row: Row) -> None:
+        found.append(row)
+        if not row.error and bench.evaluator.rows is not None:
+            per_sample[row.plan] = bench.evaluator.rows
+
+    for spec, plan in plans.items():
+        add(ours(bench, spec, plan))
     same = tuple(t for t in operators.qbench if t not in operators.only_qbench)
     for method in METHODS:
-        usual = _theirs(bench, method, (), samples, out)
-        found.append(replace(usual, plan=f"onnxruntime default {method}"))
+        add(usual := replace(_theirs(bench, method, (), samples, out), plan=f"onnxruntime default {method}"))
         made = _theirs(bench, method, same, samples, out) if operators.only_onnxruntime else usual
-        found.append(replace(made, plan=f"onnxruntime same {method}"))
-    return found, operators
+        add(replace(made, plan=f"onnxruntime same {method}"))
+    return Comparison(tuple(found), operators, _lead(bench.case.metric, found, per_sample))
 
 
-def open_bench(entry: zoo.Entry, samples: int, out: Path) -> Bench:
-    """As `quality.Bench.open`, calibrated on the first `samples` only."""
-    keep = out / entry.name
-    keep.mkdir(parents=True, exist_ok=True)
-    bench = Bench.open(entry, keep)
-    case = replace(bench.case, calibration=take(bench.case.calibration, samples))
-    statistics = statistics_of(case.prepared, case.calibration, keep=keep)
-    plans = Plans(case.network, statistics, bench.plans.schemes, bench.plans.target, bench.plans.toolkit)
-    return replace(bench, case=case, plans=plans)
+def _lead(metric: Metric, found: Sequence[Row], per_sample: Mapping[str, Array]) -> Lead | None:
+    """auto against the best of onnxruntime, once in points and once in dB; None where either tool has no result."""
+    theirs = [r for r in found if r.plan.startswith("onnxruntime") and r.plan in per_sample]
+    own = next((r for r in found if r.plan == "qbench auto" and r.plan in per_sample), None)
+    if own is None or not theirs:
+        return None
+    best, nearest = max(theirs, key=lambda r: (r.value, r.sqnr_db)), max(theirs, key=lambda r: r.sqnr_db)
+    lead, low, high = (100 * v for v in paired_drop(metric, per_sample[own.plan], per_sample[best.plan]))
+    return Lead(own.network, best.plan, lead, low, high, nearest.plan, own.sqnr_db - nearest.sqnr_db)
 
 
 def ours(bench: Bench, spec: str, plan: Plan) -> Row:
@@ -203,6 +238,22 @@ def _cell(row: Row | None) -> str:
     return "" if row is None else row.error or f"{-100 * row.drop:+.2f} / {row.sqnr_db:.1f} dB"
 
 
+def lead_table(found: Sequence[Lead]) -> str:
+    """One line per network: auto against the best of onnxruntime's methods."""
+
+    def short(plan: str) -> str:
+        _, operators, method = plan.split()
+        return f"{method}, {'its' if operators == 'default' else 'the same'} operators"
+
+    return zoo.markdown(
+        ["network", "onnxruntime's best in points", "auto minus it", "onnxruntime's best in dB", "auto minus it"],
+        [
+            [f.network, short(f.best), f"{f.points:+.2f} [{f.low:+.2f}, {f.high:+.2f}]", short(f.nearest), f"{f.db:+.1f} dB"]
+            for f in found
+        ],
+    )
+
+
 def operator_table(found: Sequence[Operators]) -> str:
     return zoo.markdown(
         ["network", "qbench quantizes", "of these onnxruntime cannot", "onnxruntime quantizes besides"],
@@ -227,43 +278,43 @@ def main() -> int:
         help="calibration samples of both; onnxruntime keeps every tensor of all of them",
     )
     parser.add_argument(
-        "--tool-calibrator", action="append", help="further calibrators of qbench; default: kl and auto"
+        "--tool-calibrator", action="append", help="further calibrators of qbench; default: auto"
     )
     asked = parser.parse_intermixed_args()
     own = tuple(asked.tool_calibrator or OWN)
-    found: list[Row] = []
-    operators: list[Operators] = []
     for entry in zoo.entries(asked.dest, asked.names):
         try:
-            more, which = compare(entry, asked.samples, own, asked.out)
+            found = compare(entry, asked.samples, own, asked.out)
         except Exception as error:  # noqa: BLE001
-            more = [Row(entry.name, "float", entry.metric, error=reason(error))]
-            which = Operators(entry.name, (), (), ())
-        found += more
-        operators.append(which)
-        print(f"{entry.name}: {len(more)} rows", file=sys.stderr, flush=True)
-        _write(asked.out, found, operators, own, asked.samples)
-    print((asked.out / "onnxruntime.md").read_text(encoding="utf-8"))
+            found = Comparison((Row(entry.name, "float", entry.metric, error=reason(error)),), Operators(entry.name, (), (), ()))
+        (asked.out / entry.name).mkdir(parents=True, exist_ok=True)
+        (asked.out / entry.name / RESULT).write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+        print(f"{entry.name}: {len(found.rows)} rows", file=sys.stderr, flush=True)
+    text = report([_read(p) for p in sorted(asked.out.glob(f"*/{RESULT}"))], own, asked.samples)
+    (asked.out / "onnxruntime.md").write_text(text, encoding="utf-8")
+    print(text)
     return 0
 
 
-def _write(out: Path, found: Sequence[Row], operators: Sequence[Operators], own: Sequence[str], samples: int) -> None:
+def _read(path: Path) -> Comparison:
+    body = json.loads(path.read_text(encoding="utf-8"))
+    lead = body["lead"]
+    return Comparison(tuple(Row(**r) for r in body["rows"]), Operators(**body["operators"]), Lead(**lead) if lead else None)
+
+
+def report(found: Sequence[Comparison], own: Sequence[str], samples: int) -> str:
+    """The three tables as Markdown."""
     import onnxruntime
 
-    body = {
-        "onnxruntime": onnxruntime.__version__,
-        "samples": samples,
-        "rows": [asdict(r) for r in found],
-        "operators": [asdict(o) for o in operators],
-    }
-    (out / "onnxruntime.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     text = [
         f"## onnxruntime {onnxruntime.__version__}, {samples} samples: change in points / SQNR of first output",
-        table(found, own),
+        table([r for c in found for r in c.rows], own),
+        "## auto against the best of onnxruntime's methods, in points with the paired 95 % interval and in dB",
+        lead_table([c.lead for c in found if c.lead]),
         "## Operators",
-        operator_table(operators),
+        operator_table([c.operators for c in found]),
     ]
-    (out / "onnxruntime.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    return "\n\n".join(text) + "\n"
 
 
 if __name__ == "__main__":

@@ -25,10 +25,12 @@ import onnxruntime as ort
 import zoo
 
 from qbench import calibrators, targets
+from qbench.data import take
 from qbench.evaluation import OnnxEvaluator
+from qbench.metrics import Fidelity
 from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
-from qbench.protocols import Accuracy
+from qbench.protocols import Accuracy, Array
 from qbench.workbench import Case, Plans, allowed_precisions, statistics_of
 from qbench.workbench.auto import choose_on
 from qbench.workbench.plans import schemes_of
@@ -71,6 +73,16 @@ class Passage:
     steps: Mapping[str, str]
 
 
+class Recorder(OnnxEvaluator):
+    """Remembers the metric's rows of the last model, so that two models can be compared on the same samples."""
+
+    rows: Array | None = None
+
+    def _accuracy(self, rows: Array, fidelity: Fidelity, seconds: float) -> Accuracy:
+        self.rows = rows
+        return super()._accuracy(rows, fidelity, seconds)
+
+
 @dataclass(frozen=True)
 class Bench:
     """One network, ready for any plan."""
@@ -79,17 +91,20 @@ class Bench:
     case: Case
     plans: Plans
     allowed: Mapping[str, tuple[Precision, ...]]
-    evaluator: OnnxEvaluator
+    evaluator: Recorder
 
     @classmethod
-    def open(cls, entry: zoo.Entry, keep: Path) -> Bench:
-        """Statistics come from the folder `keep` when they are there."""
+    def open(cls, entry: zoo.Entry, keep: Path, samples: int | None = None) -> Bench:
+        """Calibrated on the first `samples`; statistics come from the folder `keep` when they are there."""
         case = entry.case()
+        if samples is not None:
+            case = replace(case, calibration=take(case.calibration, samples))
+        keep.mkdir(parents=True, exist_ok=True)
         target = targets.load(TARGET)
         toolkit = target.toolkit(None)
         statistics = statistics_of(case.prepared, case.calibration, keep=keep)
         allowed, _ = allowed_precisions(case.network, statistics, target, toolkit)
-        evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric)
+        evaluator = Recorder(case.prepared, case.evaluation, case.metric)
         return cls(
             entry,
             case,

@@ -102,7 +102,7 @@ def _without_function(model: NpuModel, kernel: Kernel, network: Network, precisi
 def _on_the_chip(model: NpuModel, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> Iterator[Trial]:
     if model.kernel(kernel, network, precision, point).placement == "CPU":
         yield ("placement", f"an operator that the NPU takes in place of {kernel.op}",
-               replace(model, cpu_ops=frozenset()).kernel(kernel, network, precision, point).seconds)
+               model.all_on_npu().kernel(kernel, network, precision, point).seconds)
         return
     p = model.parameters
     spilled = model.work(kernel, network, precision)[1].spilled_bytes

@@ -20,4 +20,4 @@ def cost_model(target: Target, toolkit: str | None = None) -> CostModel:
     if isinstance(parameters, McuParameters):
         return McuModel(parameters, rates, top)
     bits = {p.precision: p.scheme.weight.bits for p in target.precisions if p.scheme is not None}
-    return NpuModel(parameters, rates, frozenset(target.cpu_ops), top, bits)
+    return NpuModel(parameters, rates, frozenset(target.cpu_ops), top, bits, target.on_cpu)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class NpuModel(Constants):
     cpu_ops         operators that the toolkit places on the CPU
     top             the chip's fastest operating point
     weight_bits     of the stored weights where they differ from the activations' (w8a16)
+    on_cpu          of one network, at each precision: kernel on the CPU -> its share of a hand-over; None: `cpu_ops` says
     """
 
     parameters: NpuParameters
@@ -89,11 +90,16 @@ class NpuModel(Constants):
     cpu_ops: frozenset[str]
     top: OperatingPoint
     weight_bits: Mapping[Precision, int] = field(default_factory=dict)
+    on_cpu: Mapping[Precision, Mapping[str, float]] | None = None
 
     def kernel(self, kernel: Kernel, network: Network, precision: Precision, point: OperatingPoint) -> KernelCost:
         p = self.parameters
-        if any(op in self.cpu_ops for op in kernel.op.split("+")):
-            return self._on_cpu(kernel, network, precision)
+        if self.on_cpu is not None:
+            hand_over = self.on_cpu.get(precision, {}).get(kernel.name)
+        else:
+            hand_over = 1.0 if any(op in self.cpu_ops for op in kernel.op.split("+")) else None
+        if hand_over is not None:
+            return self._fallen_back(kernel, network, precision, hand_over)
         used, w = self.work(kernel, network, precision)
         compute, dram, activation, overhead = terms(w, point.clock_hz, p, precision)
         layout = w.layout_bytes / p.layout_bytes_per_s + (w.edge_bytes / p.edge_bytes_per_s if p.edge_bytes_per_s else 0.0)
@@ -119,13 +125,20 @@ class NpuModel(Constants):
             return used, tile_work(kernel, network, precision, rate, self.weight_bytes(kernel, precision), p)
         return used, kernel_work(kernel, network, precision, rate, p)
 
-    def _on_cpu(self, kernel: Kernel, network: Network, precision: Precision) -> KernelCost:
-        """Hand over, read and write every tensor once, hand back. Not validated."""
+    def all_on_npu(self) -> NpuModel:
+        """The model of a chip that takes every operator."""
+        return replace(self, cpu_ops=frozenset(), on_cpu=None)
+
+    def _fallen_back(self, kernel: Kernel, network: Network, precision: Precision, hand_over: float) -> KernelCost:
+        """A share of handing over and back; every tensor and weight read or written once, a multiply-accumulate taken to last as long as a byte.
+
+        Not validated.
+        """
         p = self.parameters
-        moved = sum(network.tensors[t].elements for t in (*kernel.inputs, *kernel.outputs)) * precision.activation_bytes
-        through = moved / p.cpu_bytes_per_s
-        return KernelCost(kernel.name, kernel.op, through + p.cpu_sync_s, moved * p.dram_pj_per_byte * 1e-12,
-                          "dram" if through > p.cpu_sync_s else "overhead", moved, kernel.macs, 0.0, "CPU")
+        moved = sum(network.tensors[t].elements for t in (*kernel.inputs, *kernel.outputs)) * precision.activation_bytes + self.weight_bytes(kernel, precision)
+        parts = {"compute": kernel.macs / p.cpu_bytes_per_s, "dram": moved / p.cpu_bytes_per_s, "overhead": hand_over * p.cpu_sync_s}
+        return KernelCost(kernel.name, kernel.op, max(parts["compute"], parts["dram"]) + parts["overhead"], moved * p.dram_pj_per_byte * 1e-12,
+                          max(parts, key=lambda k: parts[k]), moved, kernel.macs, 0.0, "CPU")
 
     def conversion(self, elements: int, source: Precision, goal: Precision, point: OperatingPoint) -> tuple[float, float]:
         """Seconds and joules of a kernel that reads a tensor in one precision and writes it in another."""

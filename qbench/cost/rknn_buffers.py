@@ -1,9 +1,8 @@
 """The buffers that rknn-toolkit2 allots, in the order it runs kernels: what `place_as_run` then places as the toolkit does.
 
 Read off the feature tables ("start, end, size" of every tensor) that rknn-toolkit2 2.5.0 prints for rk3588, over 34 networks and small
-graphs made for one question each; experiments/memory_plans.py compares totals on 40 further networks. Left out, since no rule was found:
-attention (the toolkit has one operator for it), the padded
-copy that a linear Resize reads (a Kernel does not say how it interpolates), dilated convolutions, the order of parallel branches.
+graphs made for one question each; experiments/memory_plans.py compares totals on 54 further networks. Left out, since no rule was found:
+attention in windows or of several images, the unfolding of mobilevit, normalisations spelled as nodes, LSTM, the order of parallel branches.
 """
 
 from __future__ import annotations
@@ -13,9 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-from qbench.cost.lowering import lowered
+from qbench.cost.lowering import LARGEST_KERNEL, lowered
 from qbench.cost.memory import Lifetime
 from qbench.cost.parameters import NpuParameters
+from qbench.cost.rknn_dilated import Passes, passes
+from qbench.cost.rknn_tokens import (
+    NORM,
+    Attention,
+    attentions,
+    channels_last,
+    norm_scratch,
+    projects,
+    row_pieces,
+    same_order,
+)
 from qbench.cost.sharing import is_view
 from qbench.cost.work import FREE_ACTIVATIONS, adds_apart, up
 from qbench.network import Kernel, Network, Precision
@@ -24,13 +34,13 @@ PIXELS = 4                      # H * W is padded to a multiple, 1 x 1 excepted
 BASE = 64                       # a buffer starts at a multiple of this
 ATOMS = 2                       # a convolution writes this many atoms of channels at a time
 REACH = 7                       # a global pool is a chain of convolutions that reach this far
-WEIGHT_BYTES = 3072             # of one output channel: more are cut along the input channels, and the results added up
 WIDE = 2048                     # rows of an image of this many pixels are cut, beside the first output
 TABLE_BUFFERS = {"Swish": 3, "HardSwish": 3, "Elu": 3, "Softplus": 3, "Gelu": 3}     # a 16-bit function keeps its operands beside its result
 OTHER_TABLES = 2
 LONGEST_GELU = 10               # kernels
+FARTHEST = 8                    # factor of a linear Resize; beyond it the copy that it reads is as wide as the output
 FLOAT_BYTES = 4
-STATISTICS = 32                 # bytes a pixel, beside the 32-bit values of a LayerNormalization
+HALF_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class _Builder:
     lies_in: dict[str, str] = field(default_factory=dict)           # tensor -> the one whose bytes it has
     gelus: Mapping[str, str] = field(default_factory=dict)
     kept: list[tuple[int, str]] = field(default_factory=list)       # kernel that reads a copy, and what it is a copy of
+    tokens: frozenset[str] = frozenset()                            # tensors whose last axis is the channels
 
     def stored(self, shape: tuple[int, ...], width: int, step: float, copies: int = 1) -> int:
         """Bytes of a tensor whose channels are padded to `step` bytes. width   bytes of an element"""
@@ -65,7 +76,17 @@ class _Builder:
         return int(up(n * pixels * up(c * width, step) * copies, BASE))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        return self.network.tensors[tensor].shape
+        """Channels second; tokens are the pixels of one row."""
+        shape = self.network.tensors[tensor].shape
+        if tensor not in self.tokens:
+            return shape
+        images, pixels = (shape[0], prod(shape[1:-1])) if len(shape) > 2 and prod(shape[1:-1]) > 1 else (1, prod(shape[:-1]))
+        return images, shape[-1], 1, pixels
+
+    def normalised(self, tensor: str) -> bool:
+        """Whether a LayerNormalization reads these values, as they are or as a view; it wants 32 bits."""
+        readers = [self.network.kernel[r] for r in self.network.consumers.get(tensor, ())]
+        return any(r.op == NORM or (r.op == "Transpose" and _vanishes(self, r) and self.normalised(r.outputs[0])) for r in readers)
 
     def held(self, tensor: str) -> str:
         while tensor in self.lies_in:
@@ -79,20 +100,32 @@ class _Builder:
 
 def _walk(network: Network, precision: Mapping[str, Precision], p: NpuParameters) -> _Builder:
     """Launches in order, bytes of every buffer, and tensors that lie in another one's buffer. precision   kernel -> the one it works in"""
-    b = _Builder(network, precision, p, gelus=_gelus(network))
+    b = _Builder(network, precision, p, gelus=_gelus(network), tokens=channels_last(network))
     for t in network.inputs:
         _graph_input(b, t)
     swapped = _swaps(network)
     late = {donor: taker for taker, donor in swapped.items()}
     parts = _joined_by_addition(network)
+    at_once = [a for a in attentions(network) if len({precision[n] for n in (*a.kernels, *(network.producer[t] for t in a.roots))}) == 1]
+    inside = {n for a in at_once for n in a.kernels} | {network.producer[t] for a in at_once for t in a.roots}
+    starts = {max((n for n in network.kernel if n in {network.producer[t] for t in a.roots}), key=list(network.kernel).index): a for a in at_once}
+    folded = _folded_adds(b)
+    inside |= {n for chain in folded.values() for n in chain}
     for i, k in enumerate(network.kernels):
+        if k.name in starts:
+            _attention(b, i, starts[k.name])
+        if k.name in inside:
+            continue
+        if k.name in folded:
+            add = network.kernel[folded[k.name][-1]]
+            k = replace(k, inputs=(*k.inputs, *(t for t in add.inputs if t not in network.kernel[folded[k.name][-2]].outputs)), outputs=add.outputs)
         if not k.outputs or k.name in late or (k.kind == "concat" and k.outputs[0] in parts):
             continue
         if (source := _vanishes(b, k)) is not None:
             b.lies_in[k.outputs[0]] = source
             continue
         reads = tuple(_converted(b, i, k, t) for t in k.inputs)
-        if k.kind in ("conv", "depthwise", "deconv"):
+        if k.kind in ("conv", "depthwise", "deconv") or projects(k, network):
             donor = network.kernel[swapped[k.name]] if k.name in swapped else None
             whole = [t for t in k.inputs if t in parts]
             _convolution(b, i, k, reads, donor, parts[whole[0]] if whole and donor is None else ())
@@ -100,6 +133,8 @@ def _walk(network: Network, precision: Mapping[str, Precision], p: NpuParameters
             _global_pool(b, i, k, reads)
         elif k.kind == "concat":
             _concat(b, i, k, reads)
+        elif k.kind == "resize" and k.interpolation:
+            _interpolated(b, i, k, reads)
         else:
             _other(b, i, k, reads)
     for i, t in b.kept:                                             # whether the toolkit frees it before is not known
@@ -196,6 +231,25 @@ def _joined_by_addition(network: Network) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _folded_adds(b: _Builder) -> dict[str, list[str]]:
+    """Projections that take up what directly follows: views, a product with a constant, the residual Add at the end."""
+    found = {}
+    for i, k in enumerate(b.network.kernels):
+        if not projects(k, b.network) or len(k.inputs) != 1 or k.activation not in FREE_ACTIVATIONS or len(k.outputs) != 1:
+            continue
+        chain = list[str]()
+        for reader in b.network.kernels[i + 1:]:
+            last = b.network.kernel[chain[-1]] if chain else k
+            if b.network.consumers.get(last.outputs[0], ()) != (reader.name,) or b.precision[reader.name] is not b.precision[k.name]:
+                break
+            chain.append(reader.name)
+            if reader.op == "Add" and len(reader.inputs) == 2 and len(chain) > 1:
+                found[k.name] = chain
+            if not (is_view(reader) or reader.op == "Transpose" or (reader.op == "Mul" and len(reader.inputs) == 1)):
+                break
+    return found
+
+
 def _gelus(network: Network) -> dict[str, str]:
     """Kernels of a spelled GELU (Erf or Tanh and what is around it) behind a convolution or a product, and the tensor that they map."""
     found: dict[str, str] = {}
@@ -224,7 +278,9 @@ def _vanishes(b: _Builder, k: Kernel) -> str | None:
     """The tensor in whose buffer the output lies: of views, of Slices of everything, of a GELU that its convolution applies; None elsewhere."""
     if k.name in b.gelus and b.precision[k.name] is b.precision[b.network.producer[b.gelus[k.name]]]:
         return b.gelus[k.name]
-    whole = is_view(k) or (k.op == "Slice" and b.shape(k.inputs[0]) == b.shape(k.outputs[0]))
+    x, y = (b.shape(t) for t in (k.inputs[0], k.outputs[0])) if k.inputs and k.outputs else ((), ())
+    turned = k.op == "Transpose" and (same_order(x, y) or (len(x) == len(y) == 4 and (x[0], x[1], x[2] * x[3]) == (y[0], y[1], y[2] * y[3])))
+    whole = is_view(k) or turned or (k.op == "Slice" and x == y)
     return k.inputs[0] if whole and _stored_in(b, k.inputs[0]) is b.precision[k.name] else None
 
 
@@ -269,6 +325,8 @@ def _convolution(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...], donor: 
     shape = b.shape(y)
     function = "Gelu" if y in b.gelus.values() else k.activation
     copies = 1 if width == 1 or function in FREE_ACTIVATIONS else TABLE_BUFFERS.get(function, OTHER_TABLES)
+    if width > 1 and copies == 1 and b.normalised(y):
+        copies = FLOAT_BYTES // width
     wide = b.p.depthwise_group_channels if k.kind == "depthwise" and copies == 1 else ATOMS * atom
     x, rest = reads[0], reads[1:]
     if donor is not None:
@@ -279,6 +337,9 @@ def _convolution(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...], donor: 
     low = lowered(k, b.precision[k.name], b.p)
     if low.apart:
         _by_group(b, i, k, (x, *rest), y, width)
+        return
+    if low.pieces > 1 and len(b.shape(k.inputs[0])) == 4 and k.kind == "conv":
+        _by_window(b, i, k, low.kernel, (x, *rest), width)
         return
     if low.selects(k) or low.pieces > 1:
         b.emit(i, (x,), {f"{y} finer": b.stored((shape[0], shape[1], low.kernel.out_h, low.kernel.out_w), width, wide)})
@@ -291,24 +352,155 @@ def _convolution(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...], donor: 
     raw = b.shape(k.inputs[0])
     if k.inputs[0] in b.network.inputs and x == k.inputs[0] and len(raw) == 4 and raw[1] <= b.p.raw_input_channels and raw[3] >= WIDE:
         size += int(raw[0] * raw[1] * raw[2] * (raw[3] * width - atom))
-    pieces = [_converted(b, i, k, t) for t in parts] or _cut(b, i, k, x, y, width)
-    pieces[:2] = pieces[1::-1]                                       # the toolkit begins with the second
-    for n, piece in enumerate(pieces):
-        last = n == len(pieces) - 1
+    done = passes(k, width) if k.kind in ("conv", "matmul") and low.kernel.groups == 1 else Passes((k.in_channels,))
+    if parts:
+        sources = [_converted(b, i, k, t) for t in parts]
+    else:
+        sources = _cut(b, i, k, done, _spread_out(b, i, k, done, x, y, width), y, HALF_BYTES if done.in_half else width)
+    if projects(k, b.network) and (views := row_pieces(_row(b, k), max(done.channels), width)) > 1:
+        _row_by_row(b, i, sources, views, rest, y, size, b.stored(shape, width, wide))
+        return
+    sources[:2] = sources[1::-1]                                     # the toolkit begins with the second
+    alone = done.in_half or (done.views and copies > 1)              # the function runs behind
+    held = HALF_BYTES if done.in_half else width
+    for n, source in enumerate(sources):
+        last = n == len(sources) - 1 and not alone
         goal = y if last else f"{y} of {n + 1} parts"
-        b.emit(i, (piece, *rest), {goal: size if last else b.stored(shape, width, wide)})
+        b.emit(i, (source, *rest), {goal: size if last else b.stored(shape, held, wide)})
         rest = (goal,)
+    if done.in_half:
+        b.emit(i, rest, {f"{y} before the function" if k.activation not in FREE_ACTIVATIONS else y: b.stored(shape, width, wide)})
+        rest = (f"{y} before the function",)
+    if alone and y not in b.sizes:
+        b.emit(i, rest, {y: b.stored(shape, width, wide, FLOAT_BYTES // width)})
 
 
-def _cut(b: _Builder, i: int, k: Kernel, x: str, y: str, width: int) -> list[str]:
-    """The input, cut along its channels where the weights of an output channel are too many."""
-    pieces = ceil(k.in_channels // k.groups * k.kernel_h * k.kernel_w * width / WEIGHT_BYTES) if k.kind == "conv" and k.groups == 1 else 1
-    if pieces == 1:
-        return [x]
+def _spread_out(b: _Builder, i: int, k: Kernel, done: Passes, x: str, y: str, width: int) -> str:
+    """What a dilated convolution reads instead of its input: padded, with its lines gathered, in 16 bits."""
     n, c, h, w = (*b.shape(k.inputs[0]), 1, 1)[:4]
-    made = {f"{y} input {j}": b.stored((n, ceil(c / pieces), h, w), width, b.p.atom_bytes) for j in range(pieces)}
+
+    def made(what: str, high: int, wide: int, held: int = width) -> None:
+        nonlocal x, h, w
+        b.emit(i, (x,), {f"{y} {what}": b.stored((n, c, high, wide), held, b.p.atom_bytes)})
+        x, h, w = f"{y} {what}", high, wide
+
+    if done.pad:
+        made("padded", h + 2 * done.pad, w + 2 * done.pad)
+    if done.rows:
+        made("with a row of zeros", h + 1, w)
+        made("rows", k.out_h * k.kernel_h, w)
+    if done.columns:
+        made("with a column of zeros", h, w + 1)
+        made("columns", h, k.out_w * k.kernel_w)
+    if done.in_half:
+        made("in 16 bits", h, w, HALF_BYTES)
+    return x
+
+
+def _cut(b: _Builder, i: int, k: Kernel, done: Passes, x: str, y: str, width: int) -> list[str]:
+    """The input, cut along its channels where the weights of an output channel are too many."""
+    if done.views or len(done.channels) == 1:
+        return [x] * len(done.channels)
+    n, _, h, w = (*b.shape(k.inputs[0]), 1, 1)[:4]
+    h, w = k.out_h * k.kernel_h if done.rows else h, k.out_w * k.kernel_w if done.columns else w
+    made = {f"{y} input {j}": b.stored((n, c, h, w), width, b.p.atom_bytes) for j, c in enumerate(done.channels)}
     b.emit(i, (x,), made)
     return list(made)
+
+
+def _by_window(b: _Builder, i: int, k: Kernel, fine: Kernel, reads: tuple[str, ...], width: int) -> None:
+    """A kernel too large for the array: parts of it over parts of the image, first by columns, then by rows; each selects its pixels; Adds."""
+    y, atom = k.outputs[0], b.p.atom_bytes
+    n, c, h, w = b.shape(k.inputs[0])
+    shape, x = b.shape(y), reads[0]
+    high, wide = ((ceil(size / LARGEST_KERNEL)) for size in (k.kernel_h, k.kernel_w))
+    size = b.stored(shape, width, ATOMS * atom)
+    if k.inputs[0] in b.network.inputs and c <= b.p.raw_input_channels:
+        b.emit(i, (x,), {f"{y} image": b.stored((n, c, h, w), width, ATOMS * atom)})
+        x = f"{y} image"
+    columns = list[str]()
+    for j in range(wide):
+        cut, rows = f"{y} columns {j}", list[str]()
+        b.emit(i, (x,), {cut: b.stored((n, c, h, w - LARGEST_KERNEL * (wide - 1)), width, atom)})
+        for r in range(high):
+            part, at = (n, c, h - LARGEST_KERNEL * (high - 1), w - LARGEST_KERNEL * (wide - 1)), f"{y} window {j} {r}"
+            b.emit(i, (cut,), {f"{at} image": b.stored(part, width, atom)})
+            b.emit(i, (f"{at} image",), {f"{at} finer": b.stored((n, shape[1], fine.out_h, fine.out_w), width, ATOMS * atom)})
+            b.emit(i, (f"{at} finer",), {at: size})
+            rows.append(at)
+        columns.append(_summed(b, i, rows, f"{y} sum {j}", size))
+    last = _summed(b, i, columns, f"{y} sum", size)
+    b.emit(i, (last, *reads[1:]), {y: size}, True)
+
+
+def _summed(b: _Builder, i: int, parts: Sequence[str], goal: str, size: int) -> str:
+    total = parts[0]
+    for n, part in enumerate(parts[1:]):
+        b.emit(i, (total, part), {f"{goal} of {n + 2}": size})
+        total = f"{goal} of {n + 2}"
+    return total
+
+
+def _row_by_row(b: _Builder, i: int, sources: Sequence[str], views: int, rest: tuple[str, ...], y: str, size: int, partial: int) -> None:
+    """A projection of more tokens than the buffer holds: by views of each source, then the sums of the sources, then a residual."""
+    sums = list[str]()
+    for j, source in enumerate(sources):
+        b.emit(i, (source,), {f"{y} view 0 of {j}": partial})
+    for j, source in enumerate(sources):
+        for v in range(1, views):
+            last = len(sources) == 1 and v == views - 1
+            goal = y if last else f"{y} view {v} of {j}"
+            b.emit(i, (source, f"{y} view {v - 1} of {j}", *(rest if last else ())), {goal: size if last else partial})
+        sums.append(f"{y} view {views - 1} of {j}")
+    for j in range(1, len(sums)):
+        last = j == len(sums) - 1 and not rest
+        b.emit(i, (sums[0], sums[j]), {y if last else f"{y} sum {j}": size if last else partial})
+        sums[0] = f"{y} sum {j}"
+    if len(sums) > 1 and rest:
+        b.emit(i, (sums[0], *rest), {y: size})
+
+
+def _attention(b: _Builder, i: int, a: Attention) -> None:
+    """Projections, values first; a Reshape of each to heads, in place with scratch of the same size; the product; a Reshape back."""
+    makers = [b.network.kernel[b.network.producer[t]] for t in a.roots]
+    p, y = b.precision[makers[0].name], a.output
+    width, atom = p.activation_bytes, b.p.atom_bytes
+    whole = b.stored((1, a.heads * a.channels, 1, a.tokens), width, ATOMS * atom)
+    by_head = b.stored((a.heads, a.channels, 1, a.tokens), width, atom)
+    names = [f"{y} {what}" for what in ("queries", "keys", "values")]
+
+    def reshaped(what: str, size: int, goal: str, into: int) -> None:
+        b.emit(i, (), {f"{goal} scratch": size})
+        b.emit(i, (what, f"{goal} scratch"), {goal: into}, True)
+
+    if len(makers) == 1 and not a.parted:
+        x = _converted(b, i, makers[0], makers[0].inputs[0])
+        size = b.stored((1, 3 * a.heads * a.channels, 1, a.tokens), width, ATOMS * atom)
+        _projected(b, i, makers[0], x, f"{y} all", size)
+        reshaped(f"{y} all", size, f"{y} all by head", b.stored((a.heads, 3 * a.channels, 1, a.tokens), width, atom))
+        b.emit(i, (f"{y} all by head",), {f"{n} by head": by_head for n in reversed(names)})
+    else:
+        each = makers if len(makers) == 3 else makers * 3
+        for k, name in zip(reversed(each), reversed(names), strict=True):
+            _projected(b, i, k, _converted(b, i, k, k.inputs[0]), name, whole)
+        for name in names:
+            reshaped(name, whole, f"{name} by head", by_head)
+    b.emit(i, (), {f"{y} scores": a.scratch_bytes(width)})
+    b.emit(i, (*(f"{n} by head" for n in names), f"{y} scores"), {f"{y} by head": by_head})
+    reshaped(f"{y} by head", by_head, y, whole)
+
+
+def _row(b: _Builder, k: Kernel) -> int:
+    """Tokens in one row of what a projection reads."""
+    return b.network.tensors[k.inputs[0]].shape[-2]
+
+
+def _projected(b: _Builder, i: int, k: Kernel, x: str, goal: str, size: int) -> None:
+    views = row_pieces(_row(b, k), k.in_channels, b.precision[k.name].activation_bytes)
+    if views > 1:
+        _row_by_row(b, i, [x], views, (), goal, size, size)
+    else:
+        b.emit(i, (x,), {goal: size})
 
 
 def _by_group(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...], y: str, width: int) -> None:
@@ -331,6 +523,22 @@ def _global_pool(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...]) -> None
     b.emit(i, (x,), {y: b.stored(b.shape(y), width, wide)})
 
 
+def _interpolated(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...]) -> None:
+    """A Resize that is not nearest. By whole factors the NPU does it, from a copy with a border; else the CPU."""
+    y, width, atom = k.outputs[0], b.precision[k.name].activation_bytes, b.p.atom_bytes
+    mode, _, at = k.interpolation.partition(" ")
+    less = int(at == "align_corners" and k.in_h > 1 and k.in_w > 1)
+    whole = all((o - less) % (i - less) == 0 for o, i in ((k.out_h, k.in_h), (k.out_w, k.in_w)))
+    on_npu = mode == "linear" and (whole or (k.in_h % k.out_h == 0 and k.in_w % k.out_w == 0))
+    if on_npu and whole and not less and k.in_h * k.in_w > 1:
+        border = 1 if at == "asymmetric" else 2
+        far = max(k.out_h / k.in_h, k.out_w / k.in_w) > FARTHEST
+        copy = k.batch, k.in_channels, k.in_h + border, k.out_w if far else k.in_w + border
+        b.emit(i, reads, {f"{y} border": b.stored(copy, width, atom)})
+        reads = (*reads, f"{y} border")
+    b.emit(i, reads, {y: b.stored(b.shape(y), width, (2 if on_npu else 1) * ATOMS * atom)})
+
+
 def _concat(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...]) -> None:
     """Parts that do not fill whole atoms are joined by a convolution, with scratch as large as the result."""
     y, width, atom = k.outputs[0], b.precision[k.name].activation_bytes, b.p.atom_bytes
@@ -349,9 +557,10 @@ def _other(b: _Builder, i: int, k: Kernel, reads: tuple[str, ...]) -> None:
     width, wide = b.precision[k.name].activation_bytes, b.p.atom_bytes * (ATOMS if k.kind == "matmul" else 1)
     maps = len(k.inputs) == 1 and k.kind in ("eltwise", "activation")
     copies = FLOAT_BYTES // width if k.kind == "activation" and k.activation not in FREE_ACTIVATIONS else 1
-    if k.op == "LayerNormalization" and width == 1:
-        channels = b.shape(k.inputs[0])[-1]
-        pixels = up(prod(b.shape(k.inputs[0])) // channels, PIXELS)
-        b.emit(i, (), {f"{k.name} scratch": int(up(pixels * (channels * FLOAT_BYTES + STATISTICS), BASE))})
+    if k.op == NORM:
+        images, channels, *pixels = b.shape(k.outputs[0])
+        b.emit(i, (), {f"{k.name} scratch": norm_scratch(images, prod(pixels), channels, width)})
         reads = (*reads, f"{k.name} scratch")
+    if k.kind in ("eltwise", "norm") and width < FLOAT_BYTES and width > 1 and any(b.normalised(t) for t in k.outputs):
+        copies = FLOAT_BYTES // width
     b.emit(i, reads, {t: b.stored(b.shape(t), width, wide, copies) for t in k.outputs}, maps)

@@ -18,7 +18,7 @@ from qbench.cost.arena import Arena, Codes, Edge, Floats, edges_of
 from qbench.cost.kernel import CostModel, KernelCost
 from qbench.cost.memory import MemoryPlan
 from qbench.cost.model import cost_model
-from qbench.errors import PlanError
+from qbench.errors import ModelError, PlanError
 from qbench.network import Network, Precision
 from qbench.plan import Plan, check_fits
 from qbench.protocols import Price
@@ -95,7 +95,12 @@ class CostTable:
 
     @staticmethod
     def build(network: Network, target: Target, toolkit: str | None = None, model: CostModel | None = None) -> CostTable:
-        """Prices every kernel of `network`, by the target's own model where none is given. Raises TargetError for an unknown toolkit version."""
+        """Prices every kernel of `network`, by the target's own model where none is given.
+
+        Raises TargetError for an unknown toolkit version, ModelError for a network that computes nothing.
+        """
+        if not network.kernels:
+            raise ModelError(f"model {network.name!r} has no operator left once its constants are folded: there is nothing to price")
         version = target.toolkit(toolkit)
         model, have, points = model or cost_model(target, version), target.available(version), target.operating_points
         kernels = tuple(tuple(tuple(model.kernel(k, network, p, o) for o in points) for p in have) for k in network.kernels)

@@ -187,7 +187,7 @@ def _kernel(chain: list[ir.Node], tensors: Mapping[str, TensorSpec]) -> Kernel:
     anchor = chain[0]
     return Kernel(name=str(anchor.name), op="+".join(n.op_type for n in chain), nodes=tuple(str(n.name) for n in chain),
                   inputs=tuple(dict.fromkeys(inputs)), outputs=tuple(outputs), inner=tuple(inner),
-                  activation=_activation(chain), **_geometry(anchor, tensors))
+                  activation=_activation(chain), interpolation=_interpolation(anchor), **_geometry(anchor, tensors))
 
 
 def _as_norms(kernels: tuple[Kernel, ...], nodes: Collection[str]) -> tuple[Kernel, ...]:
@@ -211,6 +211,17 @@ def _ints(node: ir.Node, name: str, default: list[int]) -> list[int]:
 def _int(node: ir.Node, name: str, default: int) -> int:
     attribute = node.attributes.get(name)
     return int(attribute.as_int()) if attribute is not None else default
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    attribute = node.attributes.get(name)
+    return attribute.as_string() if attribute is not None else default
+
+
+def _interpolation(node: ir.Node) -> str:
+    if node.op_type not in ("Resize", "Upsample") or (mode := _text(node, "mode", "nearest")) == "nearest":
+        return ""
+    return f"{mode} {_text(node, 'coordinate_transformation_mode', 'half_pixel' if node.op_type == 'Resize' else 'asymmetric')}"
 
 
 def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any]:

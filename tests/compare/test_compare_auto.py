@@ -91,27 +91,27 @@ def heavy(seed: int, count: int = 12) -> dict[str, Array]:
 
 @pytest.mark.parametrize("granularity", [Granularity.GLOBAL, Granularity.PER_LAYER, Granularity.PER_CHANNEL])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_candidate_on_its_own_leads_auto_by_more_than_chance(seed: int, granularity: Granularity) -> None:
+def test_no_candidate_on_its_own_is_better_than_auto(seed: int, granularity: Granularity) -> None:
     feeds = heavy(seed)
     made = ready(classifier(seed), feeds)
     choice = chosen(made, feeds, granularity)
     alone = {s: sample_dbs(made, made.plans(made.precision, s, granularity, ""), feeds) for s in CANDIDATES}
     assert {s: choice.scores[s] for s in CANDIDATES} == pytest.approx({s: v.mean() for s, v in alone.items()}, abs=1e-6)
-    leads = alone[max(alone, key=lambda s: float(alone[s].mean()))] - sample_dbs(made, final_plan(made, choice, granularity), feeds)
-    assert leads.mean() <= 2 * leads.std() / np.sqrt(len(leads)) + 1e-6
+    assert max(v.mean() for v in alone.values()) <= sample_dbs(made, final_plan(made, choice, granularity), feeds).mean() + 1e-6
     assert (choice.errors == {}) is (granularity is Granularity.GLOBAL)
 
 
 @pytest.mark.parametrize(("mix", "careful", "base", "winner"), [
-    ([10.0, 12.0, 11.0, 11.0], [0.0] * 4, [9.0, 11.0, 10.0, 10.0], "mix"),           # the best
-    ([10.0, 12.0, 11.0, 11.0], [0.0] * 4, [10.0, 16.0, 9.0, 11.0], "mix"),           # led by 0.5 dB, of which a standard error is 1.1 dB
-    ([10.0, 12.0, 11.0, 11.0], [0.0] * 4, [11.0, 13.2, 12.0, 11.8], "base"),         # led by 1 dB on every sample
-    ([10.0, 12.0, 11.0, 11.0], [11.0, 13.2, 12.0, 11.9], [11.5, 13.0, 11.8, 11.9], "careful"),
-    ([5.0], [6.0], [7.0], "base"),                                                   # one sample: nothing is known of chance
+    ([10.0, 12.0, 11.0, 11.0], [0.0] * 4, [9.0, 11.0, 10.0, 10.2], "mix"),           # leads by about 1 dB on every sample
+    ([10.0, 16.0, 9.0, 11.0], [0.0] * 4, [10.0, 12.0, 11.0, 11.0], "base"),          # leads by 0.5 dB, of which a standard error is 1.1 dB
+    ([10.0, 12.0, 11.0, 11.0], [10.5, 12.4, 11.7, 11.3], [9.0, 11.0, 10.0, 10.2], "careful"),
+    ([10.0, 12.0, 11.0, 11.0], [0.0] * 4, [10.0, 16.0, 9.0, 11.0], "base"),          # leads by luck, but leads
+    ([9.0, 11.0, 10.0, 10.2], [9.0, 11.0, 10.0, 10.2], [9.0, 11.0, 10.0, 10.2], "base"),
+    ([7.0], [6.0], [5.0], "mix"),                                                    # one sample: nothing is known of chance
 ])
-def test_the_mix_stays_until_another_leads_beyond_chance(mix: list[float], careful: list[float], base: list[float], winner: str) -> None:
+def test_a_mix_is_taken_where_it_leads_the_base_beyond_chance(mix: list[float], careful: list[float], base: list[float], winner: str) -> None:
     scored = {k: np.array(v) for k, v in (("mix", mix), ("careful", careful), ("base", base))}
-    assert auto._unbeaten(scored, tuple(scored)) == winner
+    assert auto._best(scored, tuple(scored), "base") == winner
 
 
 def test_the_careful_mix_leaves_the_base_for_a_clear_gain_only() -> None:

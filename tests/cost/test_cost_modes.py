@@ -17,12 +17,13 @@ from qbench.cost import CostTable, changes
 from qbench.cost.kernel import KernelCost
 from qbench.cost.modes import kernel_on_cores
 from qbench.cost.npu import NpuModel
-from qbench.errors import InputError, TargetError
+from qbench.errors import InputError, ModelError, TargetError
 from qbench.graph import load_network
 from qbench.network import Precision
 from qbench.targets import load
 from qbench.workbench import CostOptions, cost_of
 from qbench.workbench.costing import cpu_segments
+from qbench.workbench.inspecting import inspect_model
 
 INT8 = Precision.INT8
 
@@ -102,8 +103,75 @@ def test_segments_on_the_cpu_are_counted_and_timed(file: Path) -> None:
     assert row["cpu_segments"] == 1
     assert row["cpu_ms"] == pytest.approx(next(k["ms"] for k in row["kernels"] if k["name"] == "mish"))
     assert cost_of(file, ["host"], ["int8"])[0]["cpu_segments"] == 0
-    npu, cpu, conversion = ({"placement": "NPU", "op": "Conv"}, {"placement": "CPU", "op": "TopK"}, {"placement": "CPU", "op": "Convert"})
-    assert [cpu_segments(rows) for rows in ([], [npu], [cpu, cpu, npu], [cpu, npu, cpu, cpu], [npu, conversion])] == [0, 0, 1, 2, 0]
+    network = load_network(file).network
+    names = [k.name for k in network.kernels]
+    rows = [{"name": n, "placement": "CPU"} for n in names]
+    other = {"name": "convert a", "placement": "CPU"}
+    assert [cpu_segments(network, r) for r in ([], rows, [rows[0], rows[-1]], [other])] == [0, 1, 2, 0]
+
+
+def test_cost_and_inspect_agree_on_what_runs_on_the_cpu(tmp_path: Path) -> None:
+    """By a rule about a shape: a window of 9 is one that no list of operators knows; and a refused operator is said, not hidden."""
+    weights = {"w0": np.full((8, 3, 3, 3), 0.1, np.float32), "w1": np.full((8, 8, 1, 1), 0.1, np.float32), "s": np.array([1, 1, 2, 2], np.float32)}
+    nodes = [node("Conv", ["x", "w0"], ["a"], "first", pads=[1] * 4), node("MaxPool", ["a"], ["b"], "wide", kernel_shape=[9, 9], pads=[4] * 4),
+             node("Conv", ["b", "w1"], ["c"], "second"), node("Resize", ["c", "", "s"], ["y"], "up", mode="cubic")]
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx_model(nodes, {"x": [1, 3, 64, 64]}, {"y": [1, 8, 128, 128]}, weights), str(path))
+    for precision in ("int8", "fp16"):
+        (row,), (seen,) = cost_of(path, ["rk3588"], [precision]), inspect_model(path, ["rk3588"], precision=precision)
+        assert seen.found is not None
+        fallback = seen.found.fallback
+        away = {k["name"] for k in row["kernels"] if k["placement"] == "CPU"}
+        assert away == {k for s in fallback.segments for k in s.kernels} == {"wide", "up"}
+        assert row["cpu_segments"] == len(fallback.segments) == 2 and row["cpu_ms"] == pytest.approx(fallback.ms)
+        assert row["latency_ms"] == pytest.approx(seen.found.latency_ms) and "rules" in row["cpu_basis"]
+        assert any("the toolchain refuses 'up'" in w for w in row["warnings"])
+    assert cost_of(path, ["stm32h7"], ["int8"])[0]["cpu_segments"] == 0
+
+
+def test_time_by_assumed_constants_is_not_covered_by_the_interval_and_cores_take_turns_on_the_cpu(tmp_path: Path) -> None:
+    """A kernel of 33 x 33, which the rules leave to the CPU, beside a small convolution."""
+    weights = {"w0": np.full((16, 16, 33, 33), 0.1, np.float32), "w1": np.full((16, 16, 1, 1), 0.1, np.float32)}
+    nodes = [node("Conv", ["x", "w0"], ["a"], "wide", pads=[16] * 4), node("Conv", ["a", "w1"], ["y"], "small")]
+    onnx.save(onnx_model(nodes, {"x": [1, 16, 64, 64]}, {"y": [1, 16, 64, 64]}, weights), str(tmp_path / "net.onnx"))
+    row = cost_of(tmp_path / "net.onnx", ["rk3588"], ["int8"])[0]
+    assert row["cpu_ms"] > 0.9 * row["latency_ms"] and any("the interval does not cover that part" in w for w in row["warnings"])
+    assert row["modes"]["throughput_per_s_low"] == pytest.approx(1e3 / row["cpu_ms"]) and row["modes"]["throughput_per_s_high"] == pytest.approx(3e3 / row["latency_ms"])
+    nothing = cost_of(tmp_path / "net.onnx", ["hexagon"], ["int8"])[0]
+    assert nothing["cpu_ms"] == 0.0 and not nothing["warnings"]
+
+
+def test_a_kernel_on_the_cpu_reads_its_weights_and_multiplies() -> None:
+    target = load("rk3588")
+    net = branched()
+    k = max(net.kernels, key=lambda k: k.macs)
+    model = CostTable.build(net, replace(target, on_cpu={INT8: {k.name: 0.5}})).model
+    assert isinstance(model, NpuModel)
+    p, cost = model.parameters, model.kernel(k, net, INT8, target.operating_point(None))
+    moved = sum(net.tensors[t].elements for t in (*k.inputs, *k.outputs)) + model.weight_bytes(k, INT8)
+    assert cost.placement == "CPU" and cost.dram_bytes == moved
+    assert cost.seconds == pytest.approx(max(moved, k.macs) / p.cpu_bytes_per_s + 0.5 * p.cpu_sync_s)
+    assert model.kernel(k, net, Precision.FP16, target.operating_point(None)).placement == "NPU"
+    assert model.all_on_npu().kernel(k, net, INT8, target.operating_point(None)).placement == "NPU"
+
+
+def test_ram_and_flash_of_a_microcontroller_stand_apart_and_too_much_is_said(file: Path) -> None:
+    mcu, memory = load("stm32h7").memory, cost_of(file, ["stm32h7"], ["int8"])[0]["memory"]
+    assert memory["ram_bytes"] == memory["arena_bytes"] + memory["runtime_bytes"] > memory["runtime_bytes"] == mcu.runtime_ram_bytes
+    assert memory["flash_bytes"] == memory["weight_bytes"] and (memory["device_ram_bytes"], memory["device_flash_bytes"]) == (mcu.ram_bytes, mcu.flash_bytes)
+    assert not cost_of(file, ["stm32h7"], ["int8"])[0]["warnings"]
+    large = cost_of(file, ["stm32h7"], ["int8"], CostOptions(batch=64))[0]
+    assert large["memory"]["ram_bytes"] > (mcu.ram_bytes or 0) and any("the RAM of stm32h7 holds 524.3 KB" in w for w in large["warnings"])
+    npu = cost_of(file, ["rk3588"], ["int8"])[0]["memory"]
+    assert npu["ram_bytes"] is npu["flash_bytes"] is None
+    assert npu["strategy"] == "rknn-toolkit2" and npu["gap"] == pytest.approx(npu["arena_bytes"] / npu["lower_bound_bytes"] - 1)
+    assert npu["lower_bound_bytes"] <= npu["smallest_bytes"] <= npu["arena_bytes"]
+
+
+def test_a_model_that_folds_away_is_refused(tmp_path: Path) -> None:
+    onnx.save(onnx_model([node("Identity", ["c"], ["y"])], {"x": [1, 3]}, {"y": [2]}, {"c": np.zeros(2, np.float32)}), str(tmp_path / "none.onnx"))
+    with pytest.raises(ModelError, match="no operator left once its constants are folded: there is nothing to price"):
+        cost_of(tmp_path / "none.onnx", ["rk3588"], ["int8"])
 
 
 def test_memory_is_the_planned_one_and_at_least_the_bound(file: Path) -> None:
