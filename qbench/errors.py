@@ -13,6 +13,8 @@
         PresetError                  a preset file is wrong, or its product cannot be built
       NotObserved                    a tensor never occurred in the calibration data
       ToolError                      exit code 3: an external tool or board failed
+        ToolchainMissing             a vendor's toolchain is not installed here
+        ExportMismatch               an artefact does not hold the plan
 """
 
 
@@ -70,3 +72,11 @@ class ToolError(QbenchError):
     """An external tool or a board failed."""
 
     exit_code = 3
+
+
+class ToolchainMissing(ToolError):
+    """A vendor's toolchain is not installed here; the message says how to get it."""
+
+
+class ExportMismatch(ToolError):
+    """An artefact does not hold the plan, or its simulator disagrees; the message lists plan -> actual."""

@@ -17,13 +17,15 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file to write")
+    if path.exists() and not path.is_file():                    # /dev/null would become a file
+        raise InputError(f"{path} is no ordinary file, and a rename would put one in its place; give the name of a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename is not None and os.fspath(error.filename) == os.fspath(temporary):
+        if error.errno is not None and (error.filename is None or os.fspath(error.filename) == os.fspath(temporary)):   # a full disk has no name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error      # the name that the user knows
         raise
     finally:
@@ -32,11 +34,30 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def refuse_overwriting(output: Path, **inputs: Path | str | None) -> None:
-    """Raises InputError when `output` is one of the files that the job reads; `inputs` by what the user calls them."""
+    """Raises InputError when `output` is one of the files that the job reads, those with a model's weights among them; `inputs` by what the
+    user calls them."""
     goal = Path(output).resolve()
     for name, source in inputs.items():
-        if source is not None and Path(source).resolve() == goal:
+        if source is None:
+            continue
+        if Path(source).resolve() == goal:
             raise InputError(f"the output {output} is the {name.replace('_', ' ')} itself and would destroy it; give another name")
+        if goal.is_file() and goal in weight_files(Path(source)):
+            raise InputError(f"the output {output} holds weights of {source} and would destroy them; give another name")
+
+
+def weight_files(model: Path) -> list[Path]:
+    """Files beside an ONNX model that hold its weights; none for anything else."""
+    if model.suffix.lower() != ".onnx" or not model.is_file():
+        return []
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        held = onnx.load(model, load_external_data=False).graph.initializer
+    except (OSError, DecodeError):                  # who reads the model says what is wrong with it
+        return []
+    return sorted({(model.parent / e.value).resolve() for tensor in held for e in tensor.external_data if e.key == "location"})
 
 
 def write_text(path: Path, text: str) -> None:

@@ -192,6 +192,7 @@ class Target:
     thermal: ThermalRule | None = None            # None: no public rule
     memory: MemoryRules = MemoryRules()
     rules: str = ""                               # rule set about operators in `qbench.targets.rules`; "" none: the lists above say all
+    on_cpu: Mapping[Precision, Mapping[str, float]] | None = None   # of one network: kernel off the NPU -> its share of a hand-over; None: by `cpu_ops`
 
     def toolkit(self, version: str | None) -> str:
         """The version to use. Raises TargetError for one that is not listed."""

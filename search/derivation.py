@@ -285,12 +285,22 @@ def _uniform_lines(sheet: _Sheet, preset: Preset, target: Target, table: CostTab
     for p, price in prices.items():
         broken = [b.text for b in budgets if not b.met_by(price)]
         energy = f"{price.energy_mj / least:.3g} x the least energy" if target.power_is_relative else f"{price.energy_mj:.3g} mJ"
+        if target.energy_factors is not None:
+            energy += f" [{price.energy_mj * target.energy_factors[0]:.3g}, {price.energy_mj * target.energy_factors[1]:.3g}]"
         lasts = ""
         if preset.standby is not None and preset.event is not None and not target.power_is_relative:
             lasts = f", the battery lasts {_lasts(preset.standby, preset.event, price.energy_mj):.3g} months"
         verdict = f"breaks {', '.join(broken)}, so not throughout" if broken else "keeps the limits on cost; accuracy is to be measured"
         sheet.add("precisions", f"{p} throughout at {op_point}: {price.latency_ms:.3g} ms [{price.latency_ms_low:.3g}, {price.latency_ms_high:.3g}], "
-                  f"{energy}, {price.peak_memory_bytes / 1e6:.3g} MB{lasts}; {verdict}")
+                  f"{energy}, {price.peak_memory_bytes / 1e6:.3g} MB{lasts}; {verdict}{_device(target, table, p)}")
+
+
+def _device(target: Target, table: CostTable, precision: Precision) -> str:
+    """What of the network a microcontroller cannot hold; "" when it can, or nothing is known."""
+    plan, rules = table.memory(table.uniform(precision)), target.memory
+    parts = (("RAM", plan.ram_bytes, rules.ram_bytes), ("flash", plan.weight_bytes, rules.flash_bytes))
+    return "".join(f"; {target.name} does not hold it: {need / 1e3:.4g} KB for its {have / 1e3:.4g} KB of {where}"
+                   for where, need, have in parts if have is not None and need > have)
 
 
 def _lasts(standby: Standby, event: Event, inference_mj: float) -> float:

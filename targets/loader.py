@@ -223,7 +223,7 @@ def _layout(t: _Table) -> Layout:
     entries = {key: t.table(key) for key in t.body}
     for entry in entries.values():
         entry.only("value", "source")
-    whole = {key: int(e.number("value", 1, 1 << 24)) for key, e in entries.items() if key != "native"}
+    whole = {key: e.whole("value", 1, 1 << 24) for key, e in entries.items() if key != "native"}
     native = entries["native"].text("value") if "native" in entries else None
     return Layout(native, sources={key: e.text("source") for key, e in entries.items()}, **whole)
 
@@ -301,6 +301,9 @@ def _precisions(t: _Table, toolkits: tuple[str, ...]) -> tuple[PrecisionSupport,
         found.append(PrecisionSupport(
             precision, p.number("macs_per_cycle", 1e-3, 1e6), None if precision.is_float else _scheme(p.table("scheme")), versions,
             p.text("refused", ""), p.text("note", ""), p.text("source")))
+    if not any(f.precision.is_float for f in found):
+        raise TargetError(f"{t.path}: precisions holds {', '.join(f.precision for f in found)}; expected a float one among them, "
+                          f"{' or '.join(p for p in Precision if p.is_float)}: layers that no integer can hold run in it")
     return tuple(found)
 
 

@@ -45,11 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shards_merge_to_the_same_statistics_as_one_pass(folder: Path) -> None:
     for name in ("all", "one", "two"):
         qbench("stats", "net.onnx", "--data", f"{name}.npz", "-o", f"{name}-stats.npz", cwd=folder)
-    qbench("stats", "merge", "two-stats.npz", "one-stats.npz", "-o", "merged.npz", cwd=folder)
+    qbench("stats", "merge", "two-stats.npz", "one-stats.npz", "-o", "merged [/i].npz", cwd=folder)
     for options in ([], ["--calibrator", "kl"], ["--calibrator", "percentile:p=99"], ["--precision", "int16"]):
-        for source in ("all-stats", "merged"):
+        for source in ("all-stats", "merged [/i]"):
             qbench("quantize", "net.onnx", "--stats", f"{source}.npz", *options, "-o", f"{source}.onnx", cwd=folder)
-        assert (folder / "all-stats.onnx").read_bytes() == (folder / "merged.onnx").read_bytes()
+        assert (folder / "all-stats.onnx").read_bytes() == (folder / "merged [/i].onnx").read_bytes()
 
 
 @pytest.mark.parametrize("scale", ["global", "per-layer", "per-channel"])

@@ -234,6 +234,7 @@ def read_all(spec: str, inputs: Inputs, preprocessing: Preprocessing | None = No
     ({"x": np.zeros((2, 3, 4, 5), np.complex64)}, "wants float32, the data is complex64"),
     ({"x": np.zeros((2, 3, 4, 5), np.float32), "labels": np.zeros(3)}, "x: 2, labels: 3"),
     ({"x": np.zeros((0, 3, 4, 5), np.float32)}, "at least one; got x: 0"),
+    ({"x": np.full((2, 3, 4, 5), -1e300)}, "wants float32, and 120 of the float64 values are beyond it, the first -1e.300; scale"),
 ])
 def test_npz_that_does_not_fit(tmp_path: Path, arrays: dict[str, Array], says: str) -> None:
     np.savez(tmp_path / "d.npz", **arrays)  # type: ignore[arg-type]

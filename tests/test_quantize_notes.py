@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,8 @@ from models import model, node
 
 from qbench.cli.quantize import summarised
 from qbench.errors import ModelError
-from qbench.workbench import quantize
+from qbench.workbench import quantize, statistics_of
+from qbench.workbench.case import open_data, open_model
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
@@ -25,6 +27,18 @@ def test_an_fp16_unit_that_may_overflow_is_named(tmp_path: Path, precision: str,
     np.savez(tmp_path / "d.npz", x=x)
     done = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data=str(tmp_path / "d.npz"), precision=precision)
     assert any("FP16 could overflow: tensor 's' reaches 1e+06" in r for r in done["remarks"]) == told
+
+
+@pytest.mark.parametrize("by", ["data", "stats_file"])
+def test_data_that_never_move_are_told(tmp_path: Path, by: str) -> None:
+    """B04: an all-zero set gives scales that say nothing."""
+    onnx.save(model([node("Conv", ["x", "w"], ["y"], "conv")], {"x": [1, 2, 4, 4]}, {"y": [1, 2, 4, 4]}, {"w": np.ones((2, 2, 1, 1), np.float32)}), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 2, 4, 4), np.float32))
+    prepared = open_model(tmp_path / "m.onnx")
+    statistics_of(prepared, open_data(str(tmp_path / "d.npz"), prepared)).save(tmp_path / "s.npz")
+    source: Any = str(tmp_path / "d.npz") if by == "data" else tmp_path / "s.npz"
+    told = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", **{by: source})["remarks"]
+    assert [r.partition(";")[0] for r in told] == [f"tensor {t}: constant over the whole calibration set (0)" for t in ("x", "y")]
 
 
 def test_a_model_stored_in_float16_is_said_to_be_read_as_float32(tmp_path: Path) -> None:

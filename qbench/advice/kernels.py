@@ -107,4 +107,4 @@ def fallback(subject: Subject) -> Iterator[Answer]:
 
 
 def _on_npu(setup: Setup) -> Setup:
-    return replace(setup, target=replace(setup.target, cpu_ops=()))
+    return replace(setup, target=replace(setup.target, cpu_ops=(), on_cpu=None))

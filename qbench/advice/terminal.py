@@ -58,7 +58,8 @@ def headline(found: Advisory) -> str:
     counts: dict[str, int] = {}
     for p in setup.precision.values():
         counts[p] = counts.get(p, 0) + 1
-    energy = f", {text.significant(now.energy_j * 1e3)} mJ" if now.energy_j is not None else ""
+    label = f" ({text.RELATIVE})" if target.power_is_relative else ""
+    energy = f", {text.significant(now.energy_j * 1e3)} mJ{label}" if now.energy_j is not None else ""
     return (f"{text.plain(setup.network.name)} on {target.name} ({setup.toolkit}) at {setup.point.name}, {text.layers(counts)}: {text.significant(ms)} ms "
             f"({text.significant(ms * target.latency_factor_low)} to {text.significant(ms * target.latency_factor_high)}){energy}, "
             f"peak memory {text.size(now.peak_bytes)}")

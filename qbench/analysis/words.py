@@ -18,7 +18,7 @@ def gain(check: Check, what: str = "output ") -> str:
         text = f"{what}{name!r} becomes exact (from {db(before)})"
     else:
         text = f"{what}{name!r} goes from {plain(before)} to {db(after)} ({signed(after - before)})"
-    if check.loss is not None:
+    if check.loss is not None and check.loss[0] != name:
         lost, had, has = check.loss
         text += f", at the cost of {lost!r}, {plain(had)} to {db(has)}"
     return text

@@ -5,7 +5,23 @@ from __future__ import annotations
 import typer
 
 from qbench import __version__
-from qbench.cli import advise, analyze, compare, cost, inspect, listing, measure, presets, quantize, search, stats, view
+from qbench.cli import (
+    advise,
+    analyze,
+    compare,
+    cost,
+    export,
+    inspect,
+    listing,
+    measure,
+    presets,
+    quantize,
+    rewrite,
+    search,
+    stats,
+    toolchain,
+    view,
+)
 
 app = typer.Typer(name="qbench", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,7 +48,10 @@ app.command("analyze")(analyze.command)
 app.command("cost")(cost.command)
 app.command("advise")(advise.command)
 app.command("inspect")(inspect.command)
+app.command("rewrite")(rewrite.command)
 app.command("measure")(measure.command)
+app.command("export")(export.command)
+app.add_typer(toolchain.app, name="toolchain")
 app.command("targets")(listing.targets)
 app.command("presets")(presets.command)
 app.command("calibrators")(listing.calibrators)

@@ -52,6 +52,17 @@ def values(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
+    """"key=value" -> {"key": "value"}. Raises InputError for anything else, or a key given twice; `what` is the option's name."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key or key in found:
+            raise InputError(f"{what} {text!r}: {'it is given twice' if key in found else 'expected KEY=VALUE'}")
+        found[key] = value
+    return found
+
+
 def console() -> Console:
     """Standard error, where progress and remarks go; honours NO_COLOR and a terminal's width."""
     from rich.console import Console

@@ -32,7 +32,7 @@ def command(
     precision: Annotated[str, typer.Option("--precision", help="int8, int16 or fp16, for every layer that can take it.")] = "int8",
     scale: Annotated[str, typer.Option("--scale", help="global, per-layer, per-channel or per-group.")] = "per-channel",
     correct: Annotated[list[str] | None, typer.Option(
-        "--correct", "-c", help="A correction, may be repeated: cle, bias, bias:how=analytic, adaround, mask ...; \"none\" leaves out those that are "
+        "--correct", "-c", help="A correction, may be repeated: cle, bias, bias:how=analytic, adaround, adaround:iterations=2000, mask; \"none\" leaves out those that are "
                                 "on by default (mask, fixed-outputs, bias-guard).")] = None,
     save_plan: Annotated[Path | None, typer.Option("--save-plan", help="Write the plan, too: --plan makes the same model of it.")] = None,
     activation: Annotated[str, typer.Option("--activation", help="Codes of activations instead of the target's, e.g. uint8 or int16:symmetric.")] = "",

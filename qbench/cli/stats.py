@@ -43,7 +43,7 @@ def command(
     from qbench import terminal
 
     page = options.out()
-    page.print(f"{len(statistics)} tensors over {statistics.samples} samples: {output}", soft_wrap=True)
+    page.print(f"{len(statistics)} tensors over {statistics.samples} samples: {output}", soft_wrap=True, markup=False)
     if warnings:
         page.print(terminal.warning_list(warnings))
 

@@ -61,7 +61,12 @@ def cast(array: Array, spec: InputSpec, where: str) -> Array:
     if array.dtype.kind not in "biuf" or want.kind not in "biuf":
         raise DataError(f"{where}: input {spec.name!r} wants {want}, the data is {array.dtype}")
     if want.kind == "f":
-        return array.astype(want)
+        with np.errstate(over="ignore"):
+            made = array.astype(want)
+        if array.dtype.kind == "f" and (lost := np.isfinite(array) & ~np.isfinite(made)).any():
+            raise DataError(f"{where}: input {spec.name!r} wants {want}, and {np.count_nonzero(lost)} of the {array.dtype} values are beyond it, "
+                            f"the first {array[lost][0]:g}; scale the data as the model was trained with")
+        return made
     limits = np.iinfo(want) if want.kind in "iu" else None
     low, high = (limits.min, limits.max) if limits else (0, 1)
     whole = array.dtype.kind != "f" or bool(np.all(array == np.rint(array)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qbench.inspection.segments import parts_of
 from qbench.network import Network, Precision
 from qbench.support import Operator, Placement, Rules, Verdict
 from qbench.target import Target
@@ -23,7 +24,7 @@ class Elsewhere:
 class OperatorLine:
     """One operator type.
 
-    placements   how many nodes go where, at the precision in use
+    placements   how many nodes go where, each at the precision that it runs at
     at           precision -> the worst placement of its nodes
     why          reasons, one each, with the rule that is broken
     limits       texts of the rules about the type
@@ -47,7 +48,7 @@ class OperatorLine:
 @dataclass(frozen=True)
 class Placed:
     """lines     operator types, worst first
-    kernels   kernel -> the worst placement of its nodes, at the precision in use
+    kernels   kernel -> the worst placement of its nodes, at the precision that it runs at
     remarks   about the model as a whole
     """
 
@@ -56,27 +57,52 @@ class Placed:
     remarks: tuple[str, ...]
 
 
-def place_operators(operators: Mapping[str, Operator], network: Network, rules: Rules, target: Target, toolkit: str, precision: Precision) -> Placed:
-    """Judges every node at every precision that the toolkit offers; `precision` is the one in use."""
-    judged = {p: {n: rules.judge(o, target, p, toolkit) for n, o in operators.items()} for p in target.available(toolkit)}
-    verdicts = judged[precision]
+Judged = Mapping[Precision, Mapping[str, Verdict]]
+"""Precision -> node -> what the rules say of it."""
+
+
+def judge(operators: Mapping[str, Operator], rules: Rules, target: Target, toolkit: str) -> Judged:
+    """Every node at every precision that the toolkit offers."""
+    return {p: {n: rules.judge(o, target, p, toolkit) for n, o in operators.items()} for p in target.available(toolkit)}
+
+
+def kernels_of(network: Network, verdicts: Mapping[str, Verdict]) -> dict[str, Placement]:
+    """Kernel -> the worst placement of its nodes."""
+    return {k.name: max((verdicts[n].placement for n in k.nodes if n in verdicts), key=lambda p: p.severity, default=Placement.UNKNOWN)
+            for k in network.kernels}
+
+
+def fallen_back(network: Network, judged: Judged) -> dict[Precision, dict[str, float]]:
+    """At each precision: kernel on the CPU -> its share of the hand-over of the segment that it belongs to.
+
+    A refused kernel counts: it has to be cut out. One that the toolchain splits stays on the NPU: published latencies of classifiers, whose last
+    Gemm is split, are met without a hand-over (experiments/fit_rk3588.py).
+    """
+    found = {}
+    for precision, verdicts in judged.items():
+        away = {k for k, p in kernels_of(network, verdicts).items() if p in (Placement.CPU, Placement.REFUSED)}
+        found[precision] = {k: 1.0 / len(part) for part in parts_of(network, away) for k in part}
+    return found
+
+
+def place_operators(operators: Mapping[str, Operator], network: Network, rules: Rules, judged: Judged, toolkit: str, used: Mapping[str, Precision]) -> Placed:
+    """The verdicts per operator type. used   node -> precision that it runs at: what no integer can hold stays in float"""
+    verdicts = {n: judged[used[n]][n] for n in operators}
     types: dict[str, list[Operator]] = {}
     for o in operators.values():
         types.setdefault(o.op, []).append(o)
-    lines = [_line(op, members, judged, precision, rules, toolkit) for op, members in types.items()]
-    kernels = {k.name: max((verdicts[n].placement for n in k.nodes if n in verdicts), key=lambda p: p.severity, default=Placement.UNKNOWN)
-               for k in network.kernels}
-    return Placed(tuple(sorted(lines, key=lambda x: (-x.worst.severity, -x.count, x.op))), kernels,
+    lines = [_line(op, members, judged, verdicts, rules, toolkit) for op, members in types.items()]
+    return Placed(tuple(sorted(lines, key=lambda x: (-x.worst.severity, -x.count, x.op))), kernels_of(network, verdicts),
                   tuple(_remarks(operators, rules, toolkit)))
 
 
-def _line(op: str, members: Sequence[Operator], judged: Mapping[Precision, Mapping[str, Verdict]], precision: Precision, rules: Rules,
+def _line(op: str, members: Sequence[Operator], judged: Judged, verdicts: Mapping[str, Verdict], rules: Rules,
           toolkit: str) -> OperatorLine:
-    found = [(o.name, judged[precision][o.name]) for o in members]
+    found = [(o.name, verdicts[o.name]) for o in members]
     counts: dict[str, int] = {}
     for _, v in found:
         counts[str(v.placement)] = counts.get(str(v.placement), 0) + 1
-    at = {str(p): str(max((verdicts[o.name].placement for o in members), key=lambda x: x.severity)) for p, verdicts in judged.items()}
+    at = {str(p): str(max((each[o.name].placement for o in members), key=lambda x: x.severity)) for p, each in judged.items()}
     alike = len({v.why for _, v in found}) == 1
     told = {v.why + (f" ({v.limit})" if v.limit else ""): None for _, v in found if v.why and (alike or v.placement is not Placement.NPU)}
     sources = {v.source: None for _, v in found if v.source}

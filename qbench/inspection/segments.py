@@ -7,7 +7,7 @@ Neighbours are joined along the edges in execution order until no two segments c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,8 +51,8 @@ class Fallback:
     """segments    known CPU parts
     npu_parts   pieces that the NPU's share falls into
     possible    further segments if every operator of unknown support fell back; None: nothing is known of any
-    ms          of all segments
-    missing_ms  of that, what the predicted latency of the network leaves out: its model knows fewer operators of the CPU than the rules do
+    ms          of all segments; the predicted latency of the network holds them
+    split       kernels of which the toolchain puts a part on the CPU: priced as on the NPU
     note        why there is nothing to say, or what the prices rest on
     """
 
@@ -60,27 +60,26 @@ class Fallback:
     npu_parts: int
     possible: int | None
     ms: float
-    missing_ms: float
+    split: tuple[str, ...]
     note: str
 
 
 def fallback(network: Network, kernels: Mapping[str, Placement], model: CostModel, rows: Sequence[KernelRow], precision: Precision, point: OperatingPoint,
              basis: str) -> Fallback:
-    """kernels   placement of each; rows   of `CostTable.kernel_table`; basis   source of the CPU constants"""
+    """What the rows have on the CPU.
+
+    kernels   placement of each by the rules; rows   of `CostTable.kernel_table`; basis   source of the CPU constants
+    """
     if not isinstance(model, NpuModel):
-        return Fallback((), 0, 0, 0.0, 0.0, "the target has no NPU: everything runs on its core, nothing is handed over")
-    known = {Placement.CPU, Placement.PARTLY, Placement.REFUSED}
-    if all(p is Placement.UNKNOWN for p in kernels.values()):
-        return Fallback((), 0, None, 0.0, 0.0, "no public operator table exists for this target: which operators fall back cannot be told")
-    away = {k for k, p in kernels.items() if p in known}
-    doubtful = away | {k for k, p in kernels.items() if p is Placement.UNKNOWN}
+        return Fallback((), 0, 0, 0.0, (), "the target has no NPU: everything runs on its core, nothing is handed over")
+    away = {r.name: r for r in rows if r.placement == "CPU" and r.name in kernels}
+    if not away and all(p is Placement.UNKNOWN for p in kernels.values()):
+        return Fallback((), 0, None, 0.0, (), "no public operator table exists for this target: which operators fall back cannot be told")
+    doubtful = {*away, *(k for k, p in kernels.items() if p is Placement.UNKNOWN)}
     parts = parts_of(network, away)
     found = tuple(_segment(network, part, kernels, away, model, precision, point) for part in parts)
-    note = f"prices: {basis}" if found else ""
-    ms = sum(s.ms for s in found)
-    priced = sum(r.ms for r in rows if r.name in away)
-    return Fallback(found, len(parts_of(network, {k.name for k in network.kernels} - away)), max(0, len(parts_of(network, doubtful)) - len(parts)),
-                    ms, max(0.0, ms - priced), note)
+    return Fallback(found, len(parts_of(network, {k.name for k in network.kernels} - set(away))), max(0, len(parts_of(network, doubtful)) - len(parts)),
+                    sum(s.ms for s in found), tuple(k for k, p in kernels.items() if p is Placement.PARTLY), f"prices: {basis}" if found else "")
 
 
 def parts_of(network: Network, members: Collection[str]) -> list[tuple[str, ...]]:
@@ -136,7 +135,7 @@ def _reach(network: Network, order: Mapping[str, int]) -> tuple[list[int], list[
     return above, below
 
 
-def _segment(network: Network, part: tuple[str, ...], placed: Mapping[str, Placement], away: Collection[str], model: NpuModel, precision: Precision,
+def _segment(network: Network, part: tuple[str, ...], placed: Mapping[str, Placement], away: Mapping[str, KernelRow], model: NpuModel, precision: Precision,
              point: OperatingPoint) -> Segment:
     kernels = [network.kernel[n] for n in part]
     made = {t for k in kernels for t in (*k.outputs, *k.inner)}
@@ -145,11 +144,10 @@ def _segment(network: Network, part: tuple[str, ...], placed: Mapping[str, Place
     readers = {t: network.consumers.get(t, ()) for k in kernels for t in k.outputs}
     leaves = [t for t, names in readers.items() if t in network.outputs or any(n not in away for n in names)]
     returns = any(n not in away for names in readers.values() for n in names)
-    on_cpu = sum(replace(model, cpu_ops=frozenset(k.op.split("+"))).kernel(k, network, precision, point).seconds for k in kernels)
-    on_npu = sum(replace(model, cpu_ops=frozenset()).kernel(k, network, precision, point).seconds for k in kernels)
-    once = on_cpu - (len(kernels) - 1) * model.parameters.cpu_sync_s
+    on_npu = sum(model.all_on_npu().kernel(k, network, Precision(away[k.name].precision), point).seconds for k in kernels)
     return Segment(part, tuple(dict.fromkeys(op for k in kernels for op in k.op.split("+"))), _crossings(network, enters, precision),
-                   _crossings(network, leaves, precision), returns, tuple(n for n in part if placed[n] is Placement.REFUSED), once * 1e3, on_npu * 1e3)
+                   _crossings(network, leaves, precision), returns, tuple(n for n in part if placed[n] is Placement.REFUSED),
+                   sum(away[n].ms for n in part), on_npu * 1e3)
 
 
 def _crossings(network: Network, tensors: Iterable[str], precision: Precision) -> tuple[Crossing, ...]:

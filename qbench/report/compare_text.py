@@ -48,7 +48,7 @@ def db(x: object) -> str:
 def asked(result: Comparison) -> str:
     """What was compared, as one phrase."""
     precisions = ", ".join(dict.fromkeys(r.precision.upper() for r in result.rows))
-    return f"{text.plain(result.model)} on {text.plain(result.target)} ({text.plain(result.toolkit)}), {precisions}: {len(result.rows)} plans"
+    return f"{text.plain(result.model)} on {text.plain(result.target)} ({text.plain(result.toolkit)}), {precisions}: {len(result.rows)} plan{'s' if len(result.rows) != 1 else ''}"
 
 
 def summary(result: Comparison) -> str:

@@ -21,12 +21,12 @@ from qbench.graph import load_network
 from qbench.inspection.segments import parts_of
 from qbench.network import Network, Precision
 from qbench.plan import Plan, check_fits
-from qbench.report.text import size
 from qbench.target import MemoryRules, Target
 from qbench.workbench.placing import placing
 from qbench.workbench.precisions import precision_of
 
 ALL_POINTS = "all"
+GUESSED = 0.1                 # share of the latency on the CPU above which the interval is said not to hold
 Codes = NDArray[np.int64]
 
 
@@ -121,6 +121,7 @@ def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options
     """Price, kernels, memory plan and modes of one assignment. refused   kernels that stop the toolchain's conversion"""
     target, price = table.target, table.price(codes[None], point)[0]
     memory, kernels = table.memory(codes), _kernels(table, codes, point, options.cores)
+    cpu_ms = sum(k["ms"] for k in kernels if k["placement"] == "CPU" and k["op"]) if target.cost_model == "npu" else 0.0
     slower = 1.0 if options.cores == 1 else sum(k["ms"] for k in kernels) / price.latency_ms
     several = options.cores > 1
     energy_low, energy_high = (price.energy_mj * f for f in target.energy_factors) if target.energy_factors and not several else (None, None)
@@ -131,9 +132,9 @@ def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options
             "memory_lower_bound_bytes": memory.peak_bytes - memory.arena_bytes + memory.lower_bound_bytes, "macs": table.network.macs,
             "cores": options.cores, "batch": options.batch, "modes": modes_of(table, codes, point), "thermal": _sustained(table, codes, point, options),
             "cpu_segments": cpu_segments(table.network, kernels) if target.cost_model == "npu" else 0,
-            "cpu_ms": sum(k["ms"] for k in kernels if k["placement"] == "CPU" and k["op"]) if target.cost_model == "npu" else 0.0,
+            "cpu_ms": cpu_ms,
             "cpu_basis": _cpu_basis(target),
-            "warnings": [*_warnings(options), *_stopped(refused), *unpriced(table.network), *_too_large(memory, target)], "kernels": kernels,
+            "warnings": [*_warnings(options), *_stopped(refused), *_guessed(cpu_ms, price.latency_ms * slower), *unpriced(table.network), *_too_large(memory, target)], "kernels": kernels,
             "memory": memory_row(memory, target.memory),
             "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
                            "interval": target.provenance.interval, "power": asdict(target.power) if target.power else None}}
@@ -143,6 +144,12 @@ def refused_kernels(table: CostTable, codes: Codes, refused: Mapping[Precision, 
     """Of the kernels, each at its precision in this assignment."""
     unit = {u: i for i, u in enumerate(table.units)}
     return tuple(k.name for k in table.network.kernels if k.name in refused.get(table.available[codes[unit[table.network.unit_of_kernel[k.name]]]], ()))
+
+
+def _guessed(cpu_ms: float, latency_ms: float) -> list[str]:
+    """Where much of the time is that of the CPU, whose constants are assumed, no interval fitted on an NPU holds."""
+    share = cpu_ms / latency_ms
+    return [f"{100 * share:.0f} % of the latency is spent on the CPU, by assumed constants: the interval does not cover that part"] if share > GUESSED else []
 
 
 def _stopped(refused: Sequence[str]) -> list[str]:
@@ -170,7 +177,7 @@ def _has_flash(rules: MemoryRules) -> bool:
 def _too_large(plan: MemoryPlan, target: Target) -> list[str]:
     """What a microcontroller cannot hold."""
     parts = (("activations and runtime", plan.ram_bytes, "RAM", target.memory.ram_bytes), ("weights", plan.weight_bytes, "flash", target.memory.flash_bytes))
-    return [f"{what} take {size(need)}, and the {where} of {target.name} holds {size(have)}: the network does not run there as it is"
+    return [f"{what} take {need / 1e3:.4g} KB, and the {where} of {target.name} holds {have / 1e3:.4g} KB: the network does not run there as it is"
             for what, need, where, have in parts if have is not None and need > have]
 
 
@@ -237,7 +244,8 @@ def _cpu_basis(target: Target) -> str:
 def modes_of(table: CostTable, codes: Codes, point: str) -> dict[str, Any]:
     """Times beside one inference after another on one core; formulas only. None: no public figure to compute it from.
 
-    throughput_per_s_low, _high   one inference on every core: when the cores share the DRAM rate that one reaches, and when each has its own
+    throughput_per_s_low, _high   one inference on every core: when the cores share the DRAM rate that one reaches and take turns on the CPU, and when
+                                  each has its own
     """
     ms = table.price(codes[None], point)[0].latency_ms
     found: dict[str, Any] = {"basis": "unvalidated: formulas only", "first_run_extra_ms": None, "cores": [{"cores": 1, "latency_ms": ms}],
@@ -249,9 +257,10 @@ def modes_of(table: CostTable, codes: Codes, point: str) -> dict[str, Any]:
     first = first_run_s(table.memory(codes).weight_bytes, p)
     moved = sum(c.dram_bytes for c in costs)
     alone = sum(c.seconds for c in costs) * 1e3
+    on_cpu = sum(c.seconds for c in costs if c.placement == "CPU")
     return found | {
         "first_run_extra_ms": None if first is None else first * 1e3,
         "cores": [{"cores": n, "latency_ms": ms - alone + sum(kernel_on_cores(c, n, p) for c in costs) * 1e3} for n in range(1, count + 1)],
-        "throughput_per_s_low": throughput(ms / 1e3, moved, count, max(p.dram_bytes_per_s, moved * 1e3 / ms)),
+        "throughput_per_s_low": min(throughput(ms / 1e3, moved, count, max(p.dram_bytes_per_s, moved * 1e3 / ms)), 1.0 / on_cpu if on_cpu else np.inf),
         "throughput_per_s_high": throughput(ms / 1e3, moved, count, count * max(p.dram_bytes_per_s, moved * 1e3 / ms)),
     }

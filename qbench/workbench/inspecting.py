@@ -13,7 +13,7 @@ from qbench import targets
 from qbench.cost import CostTable
 from qbench.graph import PreparedModel
 from qbench.inspection.counts import graph_counts
-from qbench.inspection.cures import offers
+from qbench.inspection.cures import Offer, offers
 from qbench.inspection.dtypes import type_findings
 from qbench.inspection.layouts import layouts
 from qbench.inspection.onchip import on_chip
@@ -26,8 +26,9 @@ from qbench.inspection.segments import fallback
 from qbench.inspection.shapes import cure, open_axes
 from qbench.inspection.sizes import Neighbours, input_sizes, neighbours
 from qbench.network import Precision
-from qbench.support import Operator
+from qbench.support import Operator, Placement
 from qbench.target import Target
+from qbench.targets.rewrites import REWRITES
 from qbench.targets.rules import rules_of
 from qbench.workbench.placing import by_verdicts
 from qbench.workbench.precisions import precision_of
@@ -47,7 +48,7 @@ def inspect_model(model: Path, target_names: Sequence[str], *, precision: str | 
     shapes = _shapes(file.graph, sized, input_shapes or {})
     if sized.prepared is None or sized.static is None:
         return [_without(t, toolkit, precision, model.stem, shapes) for t in chips]
-    facts = _Facts(model.stem, shapes, file.graph, sized.prepared, sized.static.graph, operators_of(sized.static.graph, opset), neighbours(sized.prepared))
+    facts = _Facts(model.stem, shapes, file.graph, sized.prepared, sized.static, operators_of(sized.static.graph, opset), neighbours(sized.prepared))
     return [_on(t, toolkit, precision, facts) for t in chips]
 
 
@@ -59,7 +60,7 @@ class _Facts:
     shapes: Shapes
     file: ir.Graph
     prepared: PreparedModel
-    static: ir.Graph
+    static: ir.Model
     operators: Mapping[str, Operator]
     around: Neighbours
 
@@ -112,5 +113,17 @@ def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Fact
         fallback(network, placed.kernels, table.model, rows, chosen, point, target.sources.get("cost.cpu_bytes_per_s", "")),
         padding(table, rows, point), input_sizes(facts.around, target, version, chosen, point), layouts(table, rows, chosen, point),
         on_chip(table, chosen),
-        graph_counts(facts.file, facts.static, network, table.model, chosen), offers(placed, facts.operators))
+        graph_counts(facts.file, facts.static.graph, network, table.model, chosen), (*hazards(facts.static, target), *offers(placed, facts.operators)))
     return Inspection(facts.name, target.name, version, str(chosen), point.name, facts.shapes, found, _basis(target))
+
+
+def hazards(model: ir.Model, target: Target) -> tuple[Offer, ...]:
+    """Patterns at which the target's toolchain stops although it knows each operator, with the rewrite that takes them away."""
+    found = []
+    for rewrite in REWRITES.values():
+        why = rewrite.hazards.get(target.rules)
+        nodes = [n for place in rewrite.places(model) for n in place] if why else []
+        if why and nodes:
+            found.append(Offer(" + ".join(rewrite.ops), str(Placement.REFUSED), tuple(nodes), rewrite.becomes, str(rewrite.exactness), rewrite.exactness.meaning,
+                               f"{why}; qbench rewrite: {rewrite.name}"))
+    return tuple(found)

@@ -70,17 +70,18 @@ def quantize(model: Path | str | None, output: Path | str, *, progress: Progress
     _refuse_contradictions(wanted)
     prepared, data = _opened(wanted)
     gains: tuple[Gain, ...] = ()
+    doubts: Sequence[str] = ()
     if wanted.plan_file is not None:
         plan = Plan.load(wanted.plan_file)
     else:
         statistics = _statistics(wanted.stats_file, prepared)
         found = corrected(prepared, _recipe(wanted), wanted.corrections, statistics=statistics, dataset=data, policy=wanted.policy, progress=progress)
-        plan, gains = found.plan, found.gains
+        plan, gains, doubts = found.plan, found.gains, found.statistics.warnings()
     written = qdq.write(prepared, plan)
     qdq.save(written.model, wanted.output)
     if wanted.save_plan is not None:
         plan.save(wanted.save_plan)
-    remarks = [*prepared.notes, *_asked_for(wanted), *written.remarks(), *(f"unit {unit}: {why}" for unit, why in plan.notes.items())]
+    remarks = [*prepared.notes, *_asked_for(wanted), *doubts, *written.remarks(), *(f"unit {unit}: {why}" for unit, why in plan.notes.items())]
     return {"file": str(wanted.output), "plan_file": str(wanted.save_plan) if wanted.save_plan else None, "plan_key": plan.key, "layers": plan.layers,
             "calibrator": plan.calibrator, "granularity": str(plan.granularity), "steps": list(plan.corrections),
             "corrections": [asdict(g) for g in gains], "remarks": remarks, "coverage": coverage(rewritten(prepared, plan).network, plan).to_dict()}
@@ -155,9 +156,25 @@ def _refuse_contradictions(wanted: Quantization) -> None:
     if wanted.plan_file is not None:
         sources: Sequence[tuple[str, Any]] = (("--stats", wanted.stats_file), ("--data", wanted.data), ("--correct", wanted.corrections),
                                               ("--activation", wanted.activation), ("--weight", wanted.weight), ("--weight-block", wanted.weight_block))
-        if given := next((name for name, value in sources if value), None):
+        if given := next((name for name, value in (*sources, *_changed(wanted)) if value), None):
             raise InputError(f"--plan holds its own ranges, schemes and corrections: give --plan or {given}, not both")
     elif wanted.model is None and wanted.data is not None:
         raise InputError("--data without a model: give the model that the data belong to, or leave both out to use the built-in sample")
     elif wanted.model is not None and wanted.stats_file is None and wanted.data is None:
         raise InputError("no ranges: give --plan plan.json, or --stats FILE from `qbench stats`, or --data D with calibration samples")
+    if wanted.weight_block and wanted.granularity != Granularity.PER_GROUP:
+        raise InputError(f"--weight-block {wanted.weight_block} is for --scale per-group, and the scale here is {wanted.granularity}: change one of the two")
+    if wanted.model is not None and wanted.data is None and (given := next((n for n, v in _of_samples(wanted) if v), None)):
+        raise InputError(f"{given} says how samples are read, and there are none: add --data D, or leave {given} out")
+
+
+def _changed(wanted: Quantization) -> Iterator[tuple[str, bool]]:
+    """Options that say how ranges are made, and whether they are other than by default."""
+    for name, field in (("--calibrator", "calibrator"), ("--precision", "precision"), ("--scale", "granularity"), ("--target", "target_name"),
+                        ("--toolkit", "toolkit")):
+        yield name, getattr(wanted, field) != getattr(Quantization, field)
+    yield from _of_samples(wanted)
+
+
+def _of_samples(wanted: Quantization) -> Iterator[tuple[str, bool]]:
+    yield from (("--preprocess", wanted.preprocess is not None), ("--limit", wanted.limit is not None), ("--non-finite", wanted.policy != Quantization.policy))

@@ -15,6 +15,7 @@ from qbench.affine import Range
 from qbench.analysis import Analysis, Finding, verdict
 from qbench.analysis.proposals import FALLS_DB, amplification_db
 from qbench.analysis.records import Check, Error, KernelError, TensorError
+from qbench.analysis.words import gain
 from qbench.network import Precision
 from qbench.plan import Granularity
 
@@ -218,6 +219,10 @@ def test_a_cost_elsewhere_is_told_with_the_gain() -> None:
     check = Check("raise", "a", "int16", (("y", 20.0, 26.0), ("z", 30.0, 27.0)), ("a",))
     found = verdict(built(kernel("a", 20.0, 20.0, 200.0, "x"), checks=(check,)))
     assert "at the cost of 'z', 30.0 to 27.0 dB" in found[0].text
+
+
+def test_an_output_is_not_named_as_its_own_cost() -> None:
+    assert gain(Check("raise", "a", "int16", (("y", 28.0, 23.0),), ("a",))) == "output 'y' goes from 28.0 to 23.0 dB (-5.0 dB)"
 
 
 def test_an_output_that_is_not_finite_comes_before_all() -> None:

@@ -77,6 +77,11 @@ def test_the_sample_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[s
     (["net.onnx"], "--plan plan.json, or --stats FILE from `qbench stats`, or --data D"), (["--data", "calib.npz"], "--data without a model"),
     (["net.onnx", "--sample", "fashion"], "give one of the two"), (["net.onnx", "--plan", "p.json", "--data", "calib.npz"], "give --plan or --data, not both"),
     (["net.onnx", "--plan", "p.json", "-c", "cle"], "give --plan or --correct, not both"), (["net.onnx", "--plan", "p.json", "--weight", "int4"], "--weight"),
+    (["net.onnx", "--plan", "p.json", "--calibrator", "kl"], "give --plan or --calibrator, not both"),
+    (["net.onnx", "--plan", "p.json", "--precision", "fp16"], "give --plan or --precision"), (["net.onnx", "--plan", "p.json", "--limit", "3"], "--limit"),
+    (["net.onnx", "--stats", "s.npz", "--limit", "3"], "--limit says how samples are read, and there are none"),
+    (["net.onnx", "--stats", "s.npz", "--non-finite", "ignore"], "--non-finite says how samples are read"),
+    (["net.onnx", "--data", "calib.npz", "--weight", "int4:symmetric", "--weight-block", "32"], "--weight-block 32 is for --scale per-group"),
     (["net.onnx", "--data", "calib.npz", "-c", "magic"], "known: adaround, bias"), (["net.onnx", "--data", "calib.npz", "--weight", "int99"], "int99"),
     (["net.onnx", "--data", "calib.npz", "--scale", "per-thing"], "per-group")])
 def test_what_does_not_go_together_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -92,3 +97,13 @@ def test_no_input_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str
     assert qbench("quantize", "net.onnx", "--data", "calib.npz", *arguments) == 2
     assert "would destroy it" in capsys.readouterr().err
     assert before == {name: (folder / name).read_bytes() for name in before}
+
+
+@pytest.mark.parametrize("goal", [["-o", "w.bin"], ["-o", "q.onnx", "--save-plan", "./w.bin"]])
+def test_weights_beside_the_model_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], goal: list[str]) -> None:
+    onnx.save_model(onnx.load("net.onnx"), "apart.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    before = (folder / "w.bin").read_bytes()
+    assert qbench("quantize", "apart.onnx", "--data", "calib.npz", *goal) == 2
+    assert "is the file of weights itself and would destroy it" in capsys.readouterr().err
+    assert (folder / "w.bin").read_bytes() == before and not (folder / "q.onnx").exists()
+    (folder / "w.bin").unlink()

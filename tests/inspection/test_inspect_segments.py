@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 from models import model, node
 
 from qbench import targets
-from qbench.cost import cost_model
+from qbench.cost import CostTable, KernelRow, cost_model
 from qbench.cost.npu import NpuModel
 from qbench.graph import load_network
+from qbench.inspection.placing import fallen_back
 from qbench.inspection.segments import fallback, parts_of
 from qbench.network import Kernel, Network, Precision, TensorSpec
-from qbench.support import Placement
+from qbench.support import Placement, Verdict
+from qbench.target import Target
 
 NPU, CPU = Placement.NPU, Placement.CPU
 
@@ -88,19 +91,49 @@ def chain() -> Network:
     return load_network(ir.serde.deserialize_model(model(nodes, {"x": [1, 8, 16, 16]}, {"y": [1, 8, 16, 16]}, {"w": w}))).network
 
 
+def rows_of(net: Network, chip: Target) -> tuple[KernelRow, ...]:
+    table = CostTable.build(net, chip)
+    return table.kernel_table(table.uniform(Precision.INT8), chip.operating_points[-1].name)
+
+
+def judged(net: Network, where: dict[str, Placement]) -> dict[Precision, dict[str, Verdict]]:
+    return {p: {n: Verdict(where[k.name], "") for k in net.kernels for n in k.nodes} for p in (Precision.INT8, Precision.INT16, Precision.FP16)}
+
+
 def test_a_segment_is_handed_over_once_and_priced_by_the_cost_model() -> None:
-    chip, net = targets.load("rk3588"), chain()
+    net = chain()
+    where = {k.name: CPU if k.name in ("e", "l") else NPU for k in net.kernels}
+    chip = replace(targets.load("rk3588"), on_cpu=fallen_back(net, judged(net, where)))
     npu = cost_model(chip)
     assert isinstance(npu, NpuModel)
-    where = {k.name: CPU if k.name in ("e", "l") else NPU for k in net.kernels}
-    found = fallback(net, where, npu, (), Precision.INT8, chip.operating_points[-1], "assumed")
+    rows = rows_of(net, chip)
+    found = fallback(net, where, npu, rows, Precision.INT8, chip.operating_points[-1], "assumed")
     (segment,) = found.segments
     assert segment.kernels == ("e", "l") and segment.ops == ("Exp", "Log") and segment.returns and found.npu_parts == 2
     assert [(c.tensor, c.bytes) for c in (*segment.enters, *segment.leaves)] == [("a", 2048), ("c", 2048)]
     p = npu.parameters
-    assert segment.ms == pytest.approx(1e3 * (4 * 2048 / p.cpu_bytes_per_s + p.cpu_sync_s))
+    assert segment.ms == pytest.approx(1e3 * (4 * 2048 * 2 / p.cpu_bytes_per_s + p.cpu_sync_s))      # both stay in float
     assert found.possible == 0 and "assumed" in found.note
-    assert found.ms == found.missing_ms == segment.ms            # no row of the table prices them
+    assert found.ms == segment.ms == pytest.approx(sum(r.ms for r in rows if r.placement == "CPU"))
+    assert segment.npu_ms == pytest.approx(1e3 * sum(npu.all_on_npu().kernel(net.kernel[k], net, Precision.FP16, chip.operating_points[-1]).seconds for k in "el"))
+
+
+def test_what_is_refused_is_cut_out_and_what_is_split_stays() -> None:
+    net = chain()
+    where = {"c1": Placement.PARTLY, "e": Placement.REFUSED, "l": Placement.UNKNOWN, "c2": NPU}
+    assert fallen_back(net, judged(net, where))[Precision.INT8] == {"e": 1.0}
+    chip = replace(targets.load("rk3588"), on_cpu=fallen_back(net, judged(net, where)))
+    found = fallback(net, where, cost_model(chip), rows_of(net, chip), Precision.INT8, chip.operating_points[-1], "")
+    assert [s.refused for s in found.segments] == [("e",)] and found.split == ("c1",) and found.possible == 0
+
+
+@given(graphs())
+def test_the_shares_of_a_segment_add_up_to_one_hand_over(case: tuple[Network, dict[int, set[int]], set[str]]) -> None:
+    net, _, members = case
+    shares = fallen_back(net, judged(net, {k.name: CPU if k.name in members else NPU for k in net.kernels}))[Precision.INT8]
+    assert set(shares) == members
+    for part in parts_of(net, members):
+        assert sum(shares[k] for k in part) == pytest.approx(1.0)
 
 
 def test_a_cpu_has_nothing_to_hand_over_and_an_unlisted_target_tells_nothing() -> None:

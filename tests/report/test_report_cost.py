@@ -64,6 +64,22 @@ def test_a_price_says_what_binds_what_would_help_and_what_is_unvalidated(rows: l
     assert "Relu in place of Swish" in said
 
 
+def test_memory_is_told_by_strategy_and_gap_and_apart_for_a_microcontroller(file: Path, rows: list[dict[str, Any]]) -> None:
+    said, memory = words(shown(cost_report(rows, 160), 160)), rows[0]["memory"]
+    assert f"strategy: {memory['strategy']}, {100 * memory['gap']:.1f} % above the lower bound" in said and "peak memory" in said
+    mcu = cost_of(file, ["stm32h7"], ["int8"])
+    said = words(shown(cost_report(mcu, 160), 160))
+    assert re.search(r"RAM [\d.]+ KB of 524 KB, flash [\d.]+ K?B of 2.10 MB", said) and "16.4 KB of the runtime" in said and "peak memory" not in said
+    write_cost(mcu, "net", file.parent / "mcu.html")
+    page = (file.parent / "mcu.html").read_text(encoding="utf-8")
+    assert "<dt>RAM</dt>" in page and "<dt>flash</dt>" in page and "of 2.10 MB" in page and "strategy: greedy" in page
+
+
+def test_advice_labels_relative_energy_where_it_stands(file: Path) -> None:
+    assert "mJ (relative, unvalidated), peak memory" in words(shown(advice_report(advise(file, "rk3588"), 160), 160))
+    assert "relative" not in words(shown(advice_report(advise(file, "mlu370-s4"), 160), 160)).split("interval:")[0]
+
+
 def test_several_points_are_a_table_with_the_least_energy_marked(file: Path) -> None:
     every = cost_of(file, ["rk3588"], ["int8"], CostOptions(("all",)))
     lines = shown(cost_report(every, 100), 100).splitlines()

@@ -64,6 +64,18 @@ def test_every_shipped_preset_is_derived_on_every_target_or_says_why_not(name: s
                 assert f"{q} is ruled out" in said, (name, target.name, q)
 
 
+def test_what_a_microcontroller_cannot_hold_is_said_and_watts_carry_their_interval() -> None:
+    mcu = targets.load("stm32h7")
+    small = replace(mcu, memory=replace(mcu.memory, ram_bytes=10_000, flash_bytes=None))
+    assert "stm32h7 does not hold it" in line(derived(MEDICAL, small), "precisions", "int8 throughout") and "KB for its 10 KB of RAM" in derived(MEDICAL, small).texts[-2]
+    roomy = replace(mcu, memory=replace(mcu.memory, ram_bytes=10 ** 9, flash_bytes=10 ** 9))
+    assert "does not hold" not in "".join(derived(MEDICAL, roomy).texts)
+    watts = targets.load("mlu370-s4")
+    price = CostTable.build(NETWORK, watts).price(CostTable.build(NETWORK, watts).uniform(Precision.INT8)[None], watts.operating_points[-1].name)[0]
+    assert watts.energy_factors is not None
+    assert f"{price.energy_mj:.3g} mJ [{price.energy_mj * watts.energy_factors[0]:.3g}, " in line(derived(DOOR, watts), "precisions", "int8 throughout")
+
+
 def test_the_four_products_are_there() -> None:
     assert presets.names() == ("door-lock", "driver-monitor", "medical", "wildlife-camera")
     with pytest.raises(UnknownName, match="no preset 'door'; known: door-lock, driver-monitor, medical, wildlife-camera, or the path"):

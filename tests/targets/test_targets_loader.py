@@ -92,6 +92,16 @@ def test_a_limited_precision_owes_a_reason(tmp_path: Path) -> None:
         load_file(changed(line, "")(tmp_path))
 
 
+def test_a_chip_without_a_float_precision_and_a_broken_alignment_are_refused(tmp_path: Path) -> None:
+    start = TEXT.index('[[precisions]]\nprecision = "fp16"')
+    end = TEXT.index("\n\n", start)
+    (tmp_path / "rk3588.toml").write_text(TEXT[:start] + TEXT[end:], encoding="utf-8")
+    with pytest.raises(TargetError, match=r"rk3588\.toml: precisions holds int8, int16; expected a float one among them, fp16 or fp32"):
+        load_file(tmp_path / "rk3588.toml")
+    with pytest.raises(TargetError, match=r"layout\.channel_align_bytes\.value is 16\.5; expected a whole number"):
+        load_file(changed("channel_align_bytes = { value = 16,", "channel_align_bytes = { value = 16.5,")(tmp_path))
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"mine\.toml: cannot be read"):
         load_file(tmp_path / "mine.toml")

@@ -68,3 +68,8 @@ def test_rk3588_thermal_rule_and_sibling_points() -> None:
     assert any(p.clock_hz == t.thermal.throttled_clock_hz for p in t.operating_points)
     assert "950 MHz at 0.8375 V (L0)" in str(t.facts["rk3588j_m_points"].value)
     assert t.voltage_bins["L2"] == (0.675, 0.675, 0.675, 0.675, 0.7, 0.7375, 0.775, 0.825)
+
+
+@pytest.mark.parametrize("name", [n for n in names() if load(n).power is not None])
+def test_published_watts_are_not_called_unvalidated_by_what_was_fitted_on_latencies(name: str) -> None:
+    assert "energy: formulas only" not in load(name).provenance.validated_on and "published board watts" in load(name).provenance.validated_on

@@ -1,0 +1,86 @@
+"""A simulator's outputs against onnxruntime's, in steps of the outputs' scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from qbench.export.contents import StoredTensor
+from qbench.export.records import Job, Simulated
+from qbench.protocols import Array
+
+FLOAT_TOLERANCE = 0.01
+"""Of the largest magnitude, for outputs that are no integers: FP16 sums of a few hundred layers stay within it."""
+
+SATURATED_SQNR_DB = 20.0
+
+
+def reference_outputs(model: Path, samples: Sequence[Mapping[str, Array]]) -> tuple[dict[str, Array], ...]:
+    """Outputs of a Q/DQ file in onnxruntime, run as written: the same on every machine."""
+    from qbench.runtime import Session
+
+    session = Session(model, simulate=True)
+    return tuple(session.run(s) for s in samples)
+
+
+def output_steps(job: Job) -> dict[str, float]:
+    """Output -> scale of its codes, for the outputs that are stored as integers."""
+    found: dict[str, float] = {}
+    for name in job.prepared.network.outputs:
+        stored: StoredTensor | None = job.demanded.tensors.get(f"{name}:int8") or job.demanded.tensors.get(f"{name}:int16")
+        if stored is not None and name in job.prepared.network.producer and not job.plan.precision[_unit(job, name)].is_float:
+            found[name] = stored.scale[0]
+    return found
+
+
+def _unit(job: Job, tensor: str) -> str:
+    network = job.prepared.network
+    return network.unit_of_kernel[network.producer[tensor]]
+
+
+def simulated(job: Job, what: str, reference: Path, outputs: Sequence[Mapping[str, Array]], *, limit_lsb: float | None = None,
+              least_sqnr_db: float | None = None, note: str = "") -> Simulated:
+    """The simulator's `outputs` of the job's samples against onnxruntime on the file `reference`, run as written.
+
+    limit_lsb   is widened by twice what separates onnxruntime's own two ways, as written and with integer kernels: in deep networks sums that
+                fall on a rounding tie go either way, and travel on. Where this CPU's integer kernels saturate, that cannot be known: no limit in steps
+    """
+    steps = output_steps(job)
+    wanted = reference_outputs(reference, job.samples)
+    lsb, sqnr = _apart(wanted, outputs, steps)
+    if limit_lsb is not None and steps and lsb > limit_lsb:
+        spread = _spread(job, reference, wanted, steps)
+        if spread is None:
+            limit_lsb, least_sqnr_db, note = None, SATURATED_SQNR_DB, "this CPU's integer kernels saturate: steps cannot be judged"
+        elif spread:
+            limit_lsb, note = limit_lsb + 2 * spread, f"onnxruntime's own two ways lie {spread:.3g} steps apart on this network"
+    return Simulated(what, round(lsb, 3) if steps else None, sqnr, limit_lsb, least_sqnr_db, note)
+
+
+def _apart(wanted: Sequence[Mapping[str, Array]], outputs: Sequence[Mapping[str, Array]], steps: Mapping[str, float]) -> tuple[float, float]:
+    """Largest difference in steps of any output that has them, and the SQNR of the worst sample."""
+    lsb, sqnr = 0.0, inf
+    for want, got in zip(wanted, outputs, strict=True):
+        signal = noise = 0.0
+        for name, expected in want.items():
+            a, b = np.asarray(expected, np.float64), np.asarray(got[name], np.float64).reshape(expected.shape)
+            error = np.where(np.isfinite(b), b - a, np.inf)
+            if name in steps:
+                lsb = max(lsb, float(np.abs(error).max(initial=0.0)) / steps[name])
+            signal, noise = signal + float((a * a).sum()), noise + float((error * error).sum())
+        if noise > 0.0:
+            sqnr = min(sqnr, 10.0 * float(np.log10(max(signal, np.finfo(np.float64).tiny) / noise)))
+    return lsb, sqnr
+
+
+def _spread(job: Job, reference: Path, written: Sequence[Mapping[str, Array]], steps: Mapping[str, float]) -> float | None:
+    """Steps between onnxruntime's outputs as written and with integer kernels; None where the latter are wrong on this CPU."""
+    from qbench.runtime import Session, integer_kernels_saturate
+
+    if integer_kernels_saturate():
+        return None
+    session = Session(reference)
+    return _apart(written, [session.run(s) for s in job.samples], steps)[0]

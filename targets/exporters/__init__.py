@@ -1,0 +1,64 @@
+"""Exporters: from a plan into the toolchain of one vendor.
+
+    for_target(name)   names of those that a target has, the default first
+    make(name)         one of them
+
+Ours are in the table below. Third parties add theirs as entry points of the group `qbench.exporters`: the name, and an
+`Exporter` (a class without arguments) that says in `targets` for which targets it is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+from qbench.errors import UnknownName
+from qbench.export import Exporter
+
+__all__ = ["GROUP", "Listed", "for_target", "make", "names"]
+
+GROUP = "qbench.exporters"
+
+
+class Listed(NamedTuple):
+    """place   "module:Class"; targets   names of target files, the order of the table says which exporter is a target's default"""
+
+    place: str
+    targets: tuple[str, ...]
+
+
+_OURS = {
+    "rknn": Listed("qbench.targets.exporters.rknn:RknnExporter", ("rk3588", "rk3576", "rk3566", "rk3562")),
+}
+
+
+@cache
+def _theirs() -> dict[str, EntryPoint]:
+    return {e.name: e for e in entry_points(group=GROUP) if e.name not in _OURS}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted({*_OURS, *_theirs()}))
+
+
+def for_target(target: str) -> tuple[str, ...]:
+    """Raises UnknownName for a target that nobody exports for."""
+    found = (*(n for n, listed in _OURS.items() if target in listed.targets), *(n for n, e in _theirs().items() if target in getattr(e.load(), "targets", ())))
+    if not found:
+        served = sorted({t for listed in _OURS.values() for t in listed.targets})
+        raise UnknownName(f"no exporter for target {target!r}; there is one for {', '.join(served)}. `qbench quantize --plan` writes the Q/DQ model")
+    return found
+
+
+def make(name: str) -> Exporter:
+    """Raises UnknownName that lists the exporters."""
+    if name in _OURS:
+        module, _, kind = _OURS[name].place.partition(":")
+        found: Exporter = getattr(import_module(module), kind)()
+        return found
+    if name not in _theirs():
+        raise UnknownName(f"no exporter {name!r}; known: {', '.join(names())}")
+    theirs: Exporter = _theirs()[name].load()()
+    return theirs

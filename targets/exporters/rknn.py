@@ -1,0 +1,271 @@
+"""Rockchip NPUs through rknn-toolkit2: .rknn files, simulated and read back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from qbench import qdq, toolchains
+from qbench.errors import InputError, ModelError, PrecisionUnavailable, ToolError
+from qbench.export import QDQ, Consent, Job, Produced, Simulated, simulated
+from qbench.graph import PreparedModel
+from qbench.network import Precision
+from qbench.protocols import Progress
+from qbench.targets.exporters.rknn_file import read_rknn
+from qbench.targets.exporters.rknn_log import parse, rewrites
+from qbench.targets.exporters.rknn_model import Ranged, quantized_form, ranged_form
+from qbench.targets.exporters.rknn_readback import Reader
+
+WORKER = Path(__file__).with_name("rknn_worker.py")
+MODEL = "model.rknn"
+HANDED = "model.rknn.onnx"
+LOG = "build.log"
+HIGHEST_OPSET = 19
+FUSING_LEVEL = 3
+"""Optimization level that the toolkit has by default: fuses an Add into the convolution before it, and so leaves a rounding out."""
+LEVELS = (FUSING_LEVEL, 2, 0)
+"""Tried in this order for an INT8 plan: the first within the limit is shipped."""
+LIMIT_LSB = {3: 1.0, 2: 1.0, 0: 0.0}
+"""Steps of an INT8 output in the simulator from onnxruntime on the same file."""
+LEAST_SQNR_DB = 20.0
+"""Where float layers round otherwise in both (FP16 there, FP32 here): less than this is a fault, not rounding."""
+BUILD_S = 1800.0
+RECOMPUTED = 1e-6
+"""Path B: the toolkit computes the scale again from a float32 range."""
+NO_INT16 = {"2.3.2"}
+
+BOARD_CODE = '''
+def infer(folder, feeds):
+    """Outputs in order, in float. rknnlite on the board; one core."""
+    from rknnlite.api import RKNNLite
+
+    kit = RKNNLite()
+    if kit.load_rknn(str(folder / "model.rknn")) != 0 or kit.init_runtime(core_mask=RKNNLite.NPU_CORE_0) != 0:
+        sys.exit("rknnlite cannot load model.rknn: its runtime must be as new as the toolkit in manifest.json")
+    order = list(feeds)
+    values = [np.ascontiguousarray(feeds[n]) for n in order]
+    outputs = kit.inference(inputs=values, data_format=["nchw"] * len(values))
+    kit.release()
+    return outputs
+'''
+
+
+@dataclass(frozen=True)
+class RknnExporter:
+    """INT8 and FP16 plans go in as Q/DQ (path A: scales exact), plans with INT16 as a float model with ranges (path B)."""
+
+    name: str = "rknn"
+    title: str = "Rockchip rknn-toolkit2"
+    toolchain: str = "rknn"
+
+    def check(self, job: Job) -> None:
+        """Raises an InputError for what the toolkit is known to refuse."""
+        if odd := next((f"{k}={v}" for k, v in job.options.items() if k != "path" or v not in ("a", "b")), ""):
+            raise InputError(f"rknn: no option {odd!r}; there is path=a (Q/DQ) and path=b (ranges), by default a, and b where the toolkit refuses a")
+        if job.options.get("path") == "a" and Precision.INT16 in job.plan.precision.values():
+            raise InputError("rknn: path=a takes no INT16; the plan has INT16 layers: leave the option out")
+        opset = job.written.model.opset_imports.get("", 0)
+        if opset > HIGHEST_OPSET:
+            raise ModelError(f"the model has opset {opset}, rknn-toolkit2 reads {HIGHEST_OPSET} at most: export it with opset {HIGHEST_OPSET} or lower"
+                             + (", and without per-group weights" if job.plan.granularity == "per-group" else ""))
+        if Precision.INT16 in job.plan.precision.values() and job.toolkit in NO_INT16:
+            raise PrecisionUnavailable(f"the plan has INT16 layers, which rknn-toolkit2 {job.toolkit} does not offer: search again with its precisions, or use 2.5.0")
+        if refused := next(iter(_refused(job.prepared)), ""):
+            raise ModelError(refused)
+
+    def write(self, job: Job, folder: Path, progress: Progress) -> Produced:
+        """The .rknn, or where the toolkit is missing the model for it and the steps that are left."""
+        wide = Precision.INT16 in job.plan.precision.values()
+        ways: dict[str, list[type[_Path]]] = {"": [_RangedPath] if wide else [_QuantizedPath, _RangedPath], "a": [_QuantizedPath], "b": [_RangedPath]}
+        toolchain = toolchains.load(self.toolchain)
+        remarks: tuple[str, ...] = ()
+        for way in (chosen := ways[job.options.get("path", "")]):
+            path = way(job, folder)
+            path.hand_over()
+            if toolchains.find(toolchain) is None:
+                return Produced(False, {HANDED: "the model as rknn-toolkit2 takes it"}, None,
+                                f"{toolchain.package} is not here: {toolchains.how_to_get(toolchain)}", conventions=path.conventions, consent=path.consent)
+            try:
+                made = path.build(toolchains.need(self.toolchain), progress)
+                return replace(made, remarks=(*remarks, *made.remarks))
+            except ToolError as error:
+                if way is chosen[-1]:
+                    raise
+                remarks = (f"path A was refused ({error}): path B was taken",)
+        raise AssertionError("there is always a way")
+
+
+def _refused(prepared: PreparedModel) -> Iterator[str]:
+    """What the toolkit is known to refuse, node by node, with the rewrite. Source: one model per operator built with 2.5.0."""
+    for node in prepared.model.graph:
+        mode = node.attributes.get("mode")
+        if node.op_type == "LayerNormalization" and "epsilon" not in node.attributes:
+            yield f"node {node.name!r}: rknn-toolkit2 refuses LayerNormalization without an epsilon attribute; write epsilon=1e-5, its default, into the model"
+        elif node.op_type == "Resize" and mode is not None and mode.as_string() == "cubic":
+            yield f"node {node.name!r}: rknn-toolkit2 crashes on a cubic Resize; use mode linear, or run it before the NPU"
+        elif node.op_type in ("NonZero", "NonMaxSuppression"):
+            yield f"node {node.name!r}: rknn-toolkit2 refuses {node.op_type} on computed values; end the model before it and run it on the CPU"
+
+
+def near(path: Path, place: Path) -> str:
+    """`path` as seen from `place`: the toolkit keeps paths in what it writes, and equal inputs shall give equal bytes."""
+    return os.path.relpath(path, place)
+
+
+class _Path:
+    """What both ways have in common. hand_over() writes the files, build() runs the toolkit."""
+
+    conventions: ClassVar[Mapping[str, str]]
+    reference = QDQ
+    consent: Mapping[str, Consent]
+
+    def hand_over(self) -> None:
+        """Write the model as the toolkit takes it."""
+        raise NotImplementedError
+
+    def build(self, python: Path, progress: Progress) -> Produced:
+        """Compile, simulate, read back."""
+        raise NotImplementedError
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder = job, folder
+        self.names: Mapping[str, str] = dict(job.written.raw)
+        self.inputs = list(job.prepared.network.inputs)
+        self.outputs = [str(v.name) for v in job.written.model.graph.outputs]
+        self.work = folder / "work"
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def run(self, python: Path, level: int, request: Mapping[str, Any], what: str) -> tuple[dict[str, Any], str]:
+        """Answer and log of one call of the worker, which runs in a folder of its own: the toolkit leaves files behind."""
+        place = self.work / f"{request['do']}{level}"
+        place.mkdir(parents=True, exist_ok=True)
+        full = {"platform": self.job.target.name, "level": level, "samples": near(self._samples(), place), "count": len(self.job.samples),
+                "inputs": self.inputs, "rknn": MODEL, "outputs": "outputs.npz", **{k: near(v, place) if isinstance(v, Path) else v for k, v in request.items()}}
+        answer = toolchains.call(python, WORKER, full, folder=place, seconds=BUILD_S, what=what)
+        return answer | {"place": place}, toolchains.log_of(place, WORKER)
+
+    def _samples(self) -> Path:
+        self.work.mkdir(exist_ok=True)
+        path = self.work / "samples.npz"
+        if not path.is_file():
+            arrays: dict[str, Any] = {f"{i}:{k}": v for i, s in enumerate(self.job.samples) for k, v in s.items()}
+            np.savez(path, **arrays)
+        return path
+
+    def compare(self, place: Path, level: int) -> Simulated:
+        """The simulator's outputs against onnxruntime's on the file that was handed over."""
+        with np.load(place / "outputs.npz") as stored:
+            got = [{name: stored[f"{i}:{k}"] for k, name in enumerate(self.outputs)} for i in range(len(self.job.samples))]
+        return simulated(self.job, f"rknn-toolkit2 simulator, optimization level {level}", self.folder / self.reference, got,
+                         limit_lsb=LIMIT_LSB[level] if self.pure else None, least_sqnr_db=None if self.pure else LEAST_SQNR_DB,
+                         note="" if self.pure else "float and INT16 layers round otherwise in the toolkit than in onnxruntime")
+
+    @property
+    def pure(self) -> bool:
+        """Only INT8: then the simulator does the very arithmetic of the Q/DQ file."""
+        return set(self.job.plan.precision.values()) == {Precision.INT8}
+
+    def produced(self, python: Path, place: Path, log: str, seconds: float, simulations: tuple[Simulated, ...], level: int = FUSING_LEVEL,
+                 **more: Any) -> Produced:
+        """Moves the artefact and the log into place and reads them back."""
+        (place / MODEL).replace(self.folder / MODEL)
+        (self.folder / LOG).write_text(log, encoding="utf-8")
+        shutil.rmtree(self.work)
+        built, compiled = parse(log), read_rknn(self.folder / MODEL)
+        actual = Reader(compiled, self.job, rewrites(log), self.names).contents()
+        cycles = {"ddr_cycles", "npu_cycles", "total_cycles", "rw_kb"}
+        rows = tuple({k: int(v) if k in cycles else v for k, v in row.items() if k not in ("internal_kb", "weight_kb")} for row in built.layers)
+        on_cpu = [str(r["name"]) for r in rows if r["target"] == "CPU" and r["op"] not in ("InputOperator", "OutputOperator")]
+        facts = {"total_cycles": built.total_cycles, "internal_kb": float(built.layers[0]["internal_kb"]), "weight_kb": float(built.layers[0]["weight_kb"]),
+                 "build_seconds": round(seconds, 1), "on_cpu": on_cpu, "optimization_level": level}
+        status = toolchains.check("rknn")
+        return Produced(True, {MODEL: f"compiled for {self.job.target.name}", HANDED: "the model as rknn-toolkit2 took it", LOG: "its verbose log"}, actual,
+                        versions={"toolchain": f"rknn-toolkit2 {status.version}", "compiler": compiled.compiler, "python": status.python},
+                        requires={"runtime": f">={status.version}"}, conventions=self.conventions, simulations=simulations, layers=rows, facts=facts,
+                        board_code=BOARD_CODE, reference=self.reference, **more)
+
+
+class _QuantizedPath(_Path):
+    """Path A."""
+
+    conventions: ClassVar[Mapping[str, str]] = {"path": "A: Q/DQ model, scales exact", "activations": "int8, real = (q - zero_point) * scale; zero point = that of the plan's uint8 - 128",
+                   "weights": "int8 per output channel; codes and zero points moved by -1, reals unchanged", "bias": "int32, scale of input times scale of weight"}
+    reference = HANDED
+
+    def hand_over(self) -> None:
+        adapted = quantized_form(self.job)
+        self.consent = adapted.consent
+        qdq.save(adapted.model, self.folder / HANDED)
+
+    def build(self, python: Path, progress: Progress) -> Produced:
+        what = f"rknn-toolkit2 building {self.job.prepared.network.name}"
+        tried: list[Simulated] = []
+        for number, level in enumerate(LEVELS):
+            progress(f"rknn-toolkit2, optimization level {level}", number, len(LEVELS))
+            answer, log = self.run(python, level, {"do": "build", "model": self.folder / HANDED}, what)
+            tried.append(self.compare(answer["place"], level))
+            if not tried[-1].fails:
+                break
+        given_up = tuple(replace(s, limit_lsb=None, least_sqnr_db=None, note=f"not shipped: {s.fails}") for s in tried[:-1])
+        remarks = tuple(f"{s.note}; level {level} is shipped" for s in given_up)
+        return self.produced(python, answer["place"], log, answer["seconds"], (*given_up, tried[-1]), consent=self.consent, remarks=remarks, level=level)
+
+
+class _RangedPath(_Path):
+    """Path B."""
+
+    conventions: ClassVar[Mapping[str, str]] = {"path": "B: float model with our ranges and hybrid quantization", "int16": "affine, as the toolkit's simulator does it; not verified on silicon",
+                   "activations": "int8 or int16, scale = (high - low) / (levels - 1) of our ranges", "weights": "rounded to the plan's codes before they are handed over"}
+
+    def hand_over(self) -> None:
+        self.ranged: Ranged = ranged_form(self.job)
+        self.consent, self.names = self.ranged.consent, self.ranged.names
+        qdq.save(self.ranged.model, self.folder / HANDED)
+
+    def build(self, python: Path, progress: Progress) -> Produced:
+        what = f"rknn-toolkit2 building {self.job.prepared.network.name}"
+        progress("rknn-toolkit2, hybrid quantization", 0, 2)
+        stem = self.work / f"step1{FUSING_LEVEL}" / HANDED.removesuffix(".onnx")      # where the toolkit leaves its files
+        first, log1 = self.run(python, FUSING_LEVEL, {"do": "step1", "model": self.folder / HANDED, "dataset": self._dataset(), "stem": stem}, what)
+        keys = frozenset(first["keys"])
+        ranges, unknown = self._keyed(keys, ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
+        progress("rknn-toolkit2, hybrid quantization", 1, 2)
+        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": ranges,
+                                                        "layers": {k: v for k, v in self.ranged.layers.items() if k in keys}}, what)
+        remarks = tuple(f"tensor {name!r}: the toolkit introduced it and found its range itself" for name in unknown)
+        return self.produced(python, second["place"], log1 + log2, first["seconds"] + second["seconds"], (self.compare(second["place"], FUSING_LEVEL),),
+                             consent=self.consent, scale_tolerance=RECOMPUTED, remarks=remarks)
+
+    def _dataset(self) -> Path:
+        """The samples as the toolkit reads them; it needs some for step 1, our ranges then take the place of what it finds."""
+        lines = []
+        self._samples()
+        for i, sample in enumerate(self.job.samples):
+            paths = []
+            for k, name in enumerate(self.inputs):
+                paths.append(str(self.work / f"sample{i}-{k}.npy"))
+                np.save(paths[-1], np.asarray(sample[name]))
+            lines.append(" ".join(paths))
+        (self.work / "dataset.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return self.work / "dataset.txt"
+
+    def _keyed(self, keys: frozenset[str], optimized: ir.Model, became: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[list[float], list[float]]], list[str]]:
+        """Our ranges under the toolkit's keys, and the keys that none of ours belongs to."""
+        nodes = {str(n.name): n for n in optimized.graph}
+        makers = {str(v.name): str(n.name) for n in self.ranged.model.graph for v in n.outputs}
+        found: dict[str, tuple[list[float], list[float]]] = dict(self.ranged.weights)
+        for name, (low, high) in self.ranged.ranges.items():
+            here = [k for k in (name, f"{name}_int8", f"{name}_int16") if k in keys]
+            if not here:
+                came = [str(v.name) for n in reversed(became.get(makers.get(name, ""), ())) if n in nodes for v in nodes[n].outputs]
+                here = [k for k in came if k in keys][:1]
+            found |= {k: ([low], [high]) for k in here}
+        return found, sorted(keys - set(found) - set(self.ranged.layers))
+

@@ -1,0 +1,127 @@
+# mypy: ignore-errors
+"""Runs inside the environment of rknn-toolkit2, started by `qbench.toolchains.call`: request.json in, answer.json out.
+
+Needs nothing of qbench. The verbose log goes to standard output. Steps, by request["do"]:
+  build     a Q/DQ or float model -> .rknn, and the simulator's outputs of the samples
+  step1     a float model -> hybrid configuration, data and optimized model
+  step2     these, with ranges and precisions of ours -> .rknn and outputs
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+
+def toolkit():
+    from rknn.api import RKNN  # takes seconds, and is wanted only after the restart
+
+    return RKNN(verbose=True)
+
+
+class Refused(Exception):
+    """The toolkit says no."""
+
+
+def done(status, what):
+    if status not in (0, None):
+        raise Refused(f"rknn-toolkit2 refuses in {what} (returned {status}); its log says why")
+
+
+def opened(request):
+    kit = toolkit()
+    done(kit.config(target_platform=request["platform"], quantized_dtype="w8a8", quantized_algorithm=request.get("algorithm", "normal"),
+                    quantized_method="channel", optimization_level=request["level"]), "config")
+    return kit
+
+
+def outputs(kit, request):
+    """Simulator's outputs of every sample, as out:NUMBER:INDEX."""
+    done(kit.init_runtime(), "init_runtime")
+    stored = np.load(request["samples"])
+    found = {}
+    for number in range(request["count"]):
+        feeds = [stored[f"{number}:{name}"] for name in request["inputs"]]
+        got = kit.inference(inputs=feeds, data_format=["nchw"] * len(feeds))
+        if got is None:
+            raise Refused("rknn-toolkit2's simulator gave no outputs")
+        found.update({f"{number}:{index}": np.asarray(value, np.float32) for index, value in enumerate(got)})
+    np.savez(request["outputs"], **found)
+
+
+def finish(kit, request):
+    done(kit.export_rknn(request["rknn"]), "export_rknn")
+    outputs(kit, request)
+
+
+def build(request):
+    kit = opened(request)
+    done(kit.load_onnx(model=request["model"]), "load_onnx")
+    done(kit.build(do_quantization=request.get("quantize", False), dataset=request.get("dataset"), auto_hybrid=request.get("auto_hybrid", False)), "build")
+    finish(kit, request)
+
+
+def step1(request):
+    kit = opened(request)
+    done(kit.load_onnx(model=request["model"]), "load_onnx")
+    done(kit.hybrid_quantization_step1(dataset=request["dataset"]), "hybrid_quantization_step1")
+
+
+def configuration(stem):
+    from ruamel.yaml import YAML
+
+    with open(stem + ".quantization.cfg") as file:
+        return YAML(), YAML().load(file)
+
+
+def step2(request):
+    stem = request["stem"]
+    yaml, found = configuration(stem)
+    parameters = found["quantize_parameters"]
+    for name, (low, high) in request["ranges"].items():
+        parameters[name] = {"min": low, "max": high}
+    found["custom_quantize_layers"] = request["layers"]
+    with open(stem + ".quantization.cfg", "w") as file:
+        yaml.dump(found, file)
+    kit = opened(request)
+    done(kit.hybrid_quantization_step2(model_input=stem + ".model", data_input=stem + ".data",
+                                       model_quantization_cfg=stem + ".quantization.cfg"), "hybrid_quantization_step2")
+    finish(kit, request)
+
+
+def fixed_addresses():
+    """Starts this program anew without address randomization, where Linux lets it: the toolkit writes unused memory, with addresses in it, into
+    the .rknn, and equal inputs shall give equal bytes. Source: personality(2), ADDR_NO_RANDOMIZE."""
+    no_randomize, ask = 0x0040000, 0xFFFFFFFF
+    if sys.platform != "linux" or os.environ.get("PYTHONHASHSEED") == "0":
+        return
+    libc = ctypes.CDLL(None)
+    libc.personality(libc.personality(ask) | no_randomize)
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+
+
+def main(asked, answered):
+    with open(asked) as file:
+        request = json.load(file)
+    started = time.monotonic()
+    try:
+        {"build": build, "step1": step1, "step2": step2}[request["do"]](request)
+        answer = {"seconds": time.monotonic() - started}
+        if request["do"] == "step1":
+            answer["keys"] = list(configuration(request["stem"])[1]["quantize_parameters"])
+    except Refused as error:
+        answer = {"refused": str(error)}
+    except Exception as error:                # noqa: BLE001  the toolkit raises ValueError with a whole traceback in its text
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        answer = {"refused": f"{type(error).__name__}: {' | '.join(lines[-2:])}"}
+    with open(answered, "w") as file:
+        json.dump(answer, file)
+    return 0
+
+
+if __name__ == "__main__":
+    fixed_addresses()
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The real rknn-toolkit2: builds, simulates, reads back. Skipped where it is not installed (qbench toolchain install rknn)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from export_cases import job
+from toolchain_marks import toolchain
+
+from qbench import toolchains
+from qbench.errors import ToolError
+from qbench.export import export
+from qbench.files import sha256
+from qbench.targets.exporters import make
+from qbench.targets.exporters.rknn import WORKER
+
+pytestmark = toolchain("rknn")
+
+
+def test_the_toolchain_is_what_its_file_pins() -> None:
+    status = toolchains.check("rknn")
+    assert status.ready, status.broken
+    assert status.version == status.toolchain.version
+
+
+def test_an_int8_plan_is_bit_exact_and_gives_the_same_bytes_again(tmp_path: Path) -> None:
+    first, second = (export(job(), make("rknn"), tmp_path / n) for n in ("one", "two"))
+    assert first["status"] == "compiled here" and first["simulations"][-1]["lsb"] == 0.0
+    assert first["read_back"]["differences"] == [] and first["facts"]["total_cycles"] > 0 and first["facts"]["on_cpu"] == []
+    same = [f["file"] for f in first["files"] if f["file"] != "build.log"]                    # the log has time stamps
+    assert "model.rknn" in same and [sha256(tmp_path / "one" / f) for f in same] == [sha256(tmp_path / "two" / f) for f in same]
+    assert second["requires"] == {"runtime": ">=2.5.0"}
+
+
+@pytest.mark.parametrize(("precision", "path"), [({"b": "fp16"}, "A"), ({"b": "int16", "a": "fp16"}, "B")])
+def test_a_mixed_plan_arrives_layer_by_layer(tmp_path: Path, precision: dict[str, str], path: str) -> None:
+    made = job(precision)
+    body = export(made, make("rknn"), tmp_path / "out")
+    assert body["conventions"]["path"].startswith(path)
+    rows = {r["name"]: r["actual"] for r in body["read_back"]["rows"] if r["kind"] == "layer"}
+    assert rows == {k: f"{made.demanded.layers[k].precision} on NPU" for k in ("a", "b", "c")}
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["simulations"][-1]["sqnr_db"] > 25.0
+
+
+def test_what_the_toolkit_refuses_is_told_in_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "net.onnx"
+    broken.write_bytes(b"no model")
+    request = {"do": "build", "platform": "rk3588", "level": 0, "model": "net.onnx"}
+    with pytest.raises(ToolError, match=r"^building net: .+") as caught:
+        toolchains.call(toolchains.need("rknn"), WORKER, request, folder=tmp_path, seconds=300.0, what="building net")
+    assert "\n" not in str(caught.value)

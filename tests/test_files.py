@@ -1,0 +1,51 @@
+"""Writing without loss: what has the name already is kept until the new file is whole, and devices are left alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+from models import conv_relu
+
+from qbench.errors import InputError
+from qbench.files import refuse_overwriting, replacing, weight_files, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    goal = tmp_path / "deep" / "a.txt"
+    write_text(goal, "old")
+    with pytest.raises(ZeroDivisionError), replacing(goal) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert goal.read_text() == "old" and list(goal.parent.iterdir()) == [goal]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """A rename onto /dev/null, by root, would leave a machine without it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for goal, told in ((pipe, "no ordinary file"), (tmp_path, "is a folder")):
+        with pytest.raises(InputError, match=told):
+            write_text(goal, "x")
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    """The error of a write has no file name."""
+    with pytest.raises(OSError, match=r"No space left on device.*goal\.onnx") as found, replacing(tmp_path / "goal.onnx"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert found.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
+
+
+def test_a_models_external_weights_are_not_overwritten_by_any_output(tmp_path: Path) -> None:
+    proto = conv_relu()
+    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert weight_files(tmp_path / "net.onnx") == [(tmp_path / "w.bin").resolve()]
+    with pytest.raises(InputError, match=r"holds weights of .*net\.onnx"):
+        refuse_overwriting(tmp_path / "w.bin", model=tmp_path / "net.onnx")
+    refuse_overwriting(tmp_path / "other.bin", model=tmp_path / "net.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"\xff" * 40)
+    assert weight_files(tmp_path / "broken.onnx") == [] == weight_files(tmp_path / "w.bin")
