@@ -104,6 +104,6 @@ def test_weights_beside_the_model_are_not_overwritten(folder: Path, capsys: pyte
     onnx.save_model(onnx.load("net.onnx"), "apart.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     before = (folder / "w.bin").read_bytes()
     assert qbench("quantize", "apart.onnx", "--data", "calib.npz", *goal) == 2
-    assert "is the file of weights itself and would destroy it" in capsys.readouterr().err
+    assert "holds weights of apart.onnx and would destroy them" in capsys.readouterr().err
     assert (folder / "w.bin").read_bytes() == before and not (folder / "q.onnx").exists()
     (folder / "w.bin").unlink()
