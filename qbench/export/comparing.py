@@ -72,7 +72,7 @@ def _apart(wanted: Sequence[Mapping[str, Array]], outputs: Sequence[Mapping[str,
                 lsb = max(lsb, float(np.abs(error).max(initial=0.0)) / steps[name])
             signal, noise = signal + float((a * a).sum()), noise + float((error * error).sum())
         if noise > 0.0:
-            sqnr = min(sqnr, 10.0 * float(np.log10(max(signal, np.finfo(np.float64).tiny) / noise)))
+            sqnr = min(sqnr, 10.0 * float(np.log10(max(signal, np.finfo(np.float64).tiny) / noise)) if np.isfinite(noise) else -inf)
     return lsb, sqnr
 
 

@@ -37,6 +37,8 @@ LIMIT_LSB = {3: 1.0, 2: 1.0, 0: 0.0}
 LEAST_SQNR_DB = 20.0
 """Where float layers round otherwise in both (FP16 there, FP32 here): less than this is a fault, not rounding."""
 BUILD_S = 1800.0
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "exMatMul"})
+"""Operators of the toolkit's graph whose weights take a range of ours; it refuses one for the table of a Gather."""
 RECOMPUTED = 1e-6
 """Path B: the toolkit computes the scale again from a float32 range."""
 NO_INT16 = {"2.3.2"}
@@ -235,10 +237,9 @@ class _RangedPath(_Path):
         stem = self.work / f"step1{FUSING_LEVEL}" / HANDED.removesuffix(".onnx")      # where the toolkit leaves its files
         first, log1 = self.run(python, FUSING_LEVEL, {"do": "step1", "model": self.folder / HANDED, "dataset": self._dataset(), "stem": stem}, what)
         keys = frozenset(first["keys"])
-        ranges, unknown = self._keyed(keys, ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
+        ranges, layers, unknown = self._keyed(keys, ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
         progress("rknn-toolkit2, hybrid quantization", 1, 2)
-        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": ranges,
-                                                        "layers": {k: v for k, v in self.ranged.layers.items() if k in keys}}, what)
+        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": ranges, "layers": layers}, what)
         remarks = tuple(f"tensor {name!r}: the toolkit introduced it and found its range itself" for name in unknown)
         return self.produced(python, second["place"], log1 + log2, first["seconds"] + second["seconds"], (self.compare(second["place"], FUSING_LEVEL),),
                              consent=self.consent, scale_tolerance=RECOMPUTED, remarks=remarks)
@@ -256,16 +257,20 @@ class _RangedPath(_Path):
         (self.work / "dataset.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return self.work / "dataset.txt"
 
-    def _keyed(self, keys: frozenset[str], optimized: ir.Model, became: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[list[float], list[float]]], list[str]]:
-        """Our ranges under the toolkit's keys, and the keys that none of ours belongs to."""
+    def _keyed(self, keys: frozenset[str], optimized: ir.Model, became: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[list[float], list[float]]],
+                                                                                                              dict[str, str], list[str]]:
+        """Our ranges and our precisions under the toolkit's keys, and the keys that none of ours belongs to."""
         nodes = {str(n.name): n for n in optimized.graph}
         makers = {str(v.name): str(n.name) for n in self.ranged.model.graph for v in n.outputs}
-        found: dict[str, tuple[list[float], list[float]]] = dict(self.ranged.weights)
-        for name, (low, high) in self.ranged.ranges.items():
-            here = [k for k in (name, f"{name}_int8", f"{name}_int16") if k in keys]
-            if not here:
-                came = [str(v.name) for n in reversed(became.get(makers.get(name, ""), ())) if n in nodes for v in nodes[n].outputs]
-                here = [k for k in came if k in keys][:1]
-            found |= {k: ([low], [high]) for k in here}
-        return found, sorted(keys - set(found) - set(self.ranged.layers))
 
+        def there(name: str) -> list[str]:
+            """Under which keys the toolkit has a tensor: its own name, that of a conversion, or what its node became."""
+            here = [k for k in (name, f"{name}_int8", f"{name}_int16") if k in keys]
+            came = [str(v.name) for n in reversed(became.get(makers.get(name, ""), ())) if n in nodes for v in nodes[n].outputs]
+            return here or [k for k in came if k in keys][:1]
+
+        kept = {str(v.name) for n in optimized.graph if n.op_type in WEIGHTED for v in n.inputs if v is not None and v.is_initializer()}
+        ranges = {k: v for k, v in self.ranged.weights.items() if k in kept}
+        ranges |= {k: ([low], [high]) for name, (low, high) in self.ranged.ranges.items() for k in there(name)}
+        layers = {k: precision for name, precision in self.ranged.layers.items() for k in there(name)}
+        return ranges, layers, sorted(keys - set(ranges) - set(layers))

@@ -80,9 +80,9 @@ def configuration(stem):
 def step2(request):
     stem = request["stem"]
     yaml, found = configuration(stem)
-    parameters = found["quantize_parameters"]
-    for name, (low, high) in request["ranges"].items():
-        parameters[name] = {"min": low, "max": high}
+    # Only ranges: other numbers may not read back the same once written, and the toolkit refuses a change of them.
+    theirs = {name: {"min": list(entry["min"]), "max": list(entry["max"])} for name, entry in found["quantize_parameters"].items()}
+    found["quantize_parameters"] = theirs | {name: {"min": low, "max": high} for name, (low, high) in request["ranges"].items()}
     found["custom_quantize_layers"] = request["layers"]
     with open(stem + ".quantization.cfg", "w") as file:
         yaml.dump(found, file)
