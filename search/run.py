@@ -140,10 +140,10 @@ def _told(state: State) -> list[str]:
     """Couplings one by one, dropped plans in sum; each dropped plan had its own note."""
     units = state.book.bench.space.units
     told = [stages.coupling_text(c, units) for c in state.couplings if c.significant]
-    kinds = Counter("could not be evaluated" if d.quick is None else "were dropped after a quick look" for d in state.book.dropped.values())
+    kinds = Counter("could not be evaluated" if d.quick is None else "dropped after a quick look" for d in state.book.dropped.values())
     for kind, count in sorted(kinds.items()):
         reason = next(d.reason for d in state.book.dropped.values() if (d.quick is None) == (kind == "could not be evaluated"))
-        told.append(f"{count} more plans {kind}, the first because {reason}")
+        told.append(f"{count} more plan{'s' if count > 1 else ''} {kind}, {'the first ' if count > 1 else ''}because {reason}")
     return told
 
 

@@ -291,5 +291,5 @@ def test_what_no_model_prices_is_said(folder: Path) -> None:
              node("If", ["yes"], ["y"], "branch", then_branch=then, else_branch=other)]
     onnx.save(model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]}, {"limit": np.array(0, np.float32)}), str(folder / "if.onnx"))
     [row] = json.loads(qbench("cost", "if.onnx", "--json", cwd=folder).stdout)
-    assert len(row["warnings"]) == 1 and "'branch'" in row["warnings"][0]
+    assert sum("'branch'" in w for w in row["warnings"]) == 1
     assert "not in the latency" in " ".join(qbench("cost", "if.onnx", cwd=folder).stdout.split())

@@ -23,14 +23,17 @@ def planned(prepared: PreparedModel, plan: Plan, written: Written, target: Targe
     The scales are those of the Q/DQ model `written`, which is what was evaluated.
     """
     network = prepared.network
-    layers = {k.name: Layer(plan.precision[network.unit_of_kernel[k.name]], demanded_placement(k, target)) for k in network.kernels}
+    layers = {k.name: Layer(p, demanded_placement(k, p, target)) for k in network.kernels for p in [plan.precision[network.unit_of_kernel[k.name]]]}
     return Contents(layers, read_tensors(written.model, written), "the plan and its Q/DQ model")
 
 
-def demanded_placement(kernel: Kernel, target: Target) -> str:
-    """"NPU", or "" for what the target's table puts on the CPU anyway and for kernels that move no values."""
-    ops = kernel.op.split("+")
-    return "" if kernel.kind == "reshape" or any(target.placement(op) == "CPU" for op in ops) else "NPU"
+def demanded_placement(kernel: Kernel, precision: Precision, target: Target) -> str:
+    """"NPU", or "" for what the target's rules (or, where it has none, its list) put on the CPU anyway and for kernels that move no values."""
+    if kernel.kind == "reshape":
+        return ""
+    if target.on_cpu is not None:
+        return "" if kernel.name in target.on_cpu.get(precision, {}) else "NPU"
+    return "" if any(target.placement(op) == "CPU" for op in kernel.op.split("+")) else "NPU"
 
 
 def read_qdq(model: ir.Model, prepared: PreparedModel, written: Written, plan: Contents) -> Contents:

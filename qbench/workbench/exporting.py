@@ -21,6 +21,7 @@ from qbench.samples import DEFAULT, load_sample
 from qbench.target import Target
 from qbench.targets.exporters import for_target, make
 from qbench.workbench.case import Shapes, Values, input_specs, open_data, open_model
+from qbench.workbench.placing import placed
 
 SAMPLES = 8
 """Inputs that simulators run."""
@@ -59,6 +60,7 @@ def export_plan(wanted: ExportOptions, progress: Progress = silent) -> dict[str,
     prepared, samples, drawn = _opened(wanted)
     written = qdq.write(prepared, plan)
     prepared = rewritten(prepared, plan)
+    target = placed(target, prepared, toolkit)
     job = Job(prepared, plan, written, planned(prepared, plan, written, target), target, toolkit, samples, drawn, dict(wanted.options))
     return export(job, exporter, wanted.output, progress)
 

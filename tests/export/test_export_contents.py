@@ -7,17 +7,27 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 import pytest
-from export_cases import job, with_layer, with_scale
+from export_cases import TARGET, job, with_layer, with_scale
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qbench import qdq
 from qbench.affine import Range, affine
 from qbench.export import Consent, Layer, StoredTensor, differences, read_qdq
+from qbench.export.planned import demanded_placement
 from qbench.network import Precision
 from qbench.schemes import scheme_of
 
 MIXED = job({"b": "fp16"})
+
+
+def test_what_a_rule_puts_on_the_cpu_is_not_demanded_of_the_npu() -> None:
+    """By the same verdicts as the price: at the precision of the plan only."""
+    conv = next(k for k in MIXED.prepared.network.kernels if k.name == "b")
+    judged = dataclasses.replace(TARGET, on_cpu={Precision.INT8: {"b": 1.0}, Precision.FP16: {}})
+    assert demanded_placement(conv, Precision.INT8, TARGET) == "NPU"
+    assert demanded_placement(conv, Precision.INT8, judged) == ""
+    assert demanded_placement(conv, Precision.FP16, judged) == "NPU"
 
 
 @pytest.mark.parametrize("precision", [{}, {"b": "fp16"}, {"a": "int16", "b": "fp16"}, {"a": "fp16", "b": "fp16", "c": "fp16"}])

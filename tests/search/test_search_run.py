@@ -202,7 +202,7 @@ def test_events_hear_of_every_candidate_and_of_every_plan_dropped(tmp_path: Path
     assert heard == [c.name for c in found.candidates]
     dropped = [n for n in notes if " dropped: " in n]
     [told] = [w for w in found.warnings if "dropped after a quick look" in w]
-    assert told.startswith(f"{len(dropped)} more plans")
+    assert told.startswith(f"{len(dropped)} more plan")
 
 
 @pytest.mark.parametrize("strategy", strategy_names())
