@@ -332,7 +332,7 @@ def part_c(networks: Mapping[str, Network], rows: Sequence[Mapping[str, str]], t
         features, weights, gap, least = np.array(rows_).T
         print(f"   {precision}, {len(rows_)} builds: features median {np.median(features):+.1%} ({min(features):+.0%} to {max(features):+.0%}), weights median "
               f"{np.median(weights):+.1%} ({min(weights):+.0%} to {max(weights):+.0%}); the arena lies {np.mean(gap):.1%} above its lower bound on average, the best placement found {np.mean(least):.1%}")
-    print("   Sizes and placement repeat the toolkit's own rules (qbench/cost/rknn_buffers.py). Some of these networks are among those that the rules\n"
+    print("   Sizes and placement repeat the toolkit's own rules (qbench/cost/rknn_*.py). Some of these networks are among those that the rules\n"
           "   were read off: experiments/memory_plans.py keeps the others apart and names the builds that are missed.\n")
 
 

@@ -4,7 +4,7 @@
     python experiments/memory_plans.py --graphs FOLDER   makes experiments/data/rknn_networks.json.xz again
 
 A. rknn-toolkit2 2.5.0 for rk3588 prints KiB of "internal" (feature) and weight memory of a build; data/rknn_cycles.csv.xz holds them for 74
-   networks, INT8 and FP16. Its rules (qbench/cost/rknn_buffers.py) were read off the address tables of the networks in LEARNED and of small
+   networks, INT8 and FP16. Its rules (qbench/cost/rknn_*.py) were read off the address tables of the networks in LEARNED and of small
    graphs made for one question each; no address table of the others was looked at, and nothing is fitted. data/rknn_unseen.csv.xz holds
    14 more that were harvested later.
 B. ethos-u-vela 5.2.0 prints the SRAM of a compiled model: two INT8 models, ethos-u55-256, which keeps all activations in SRAM.

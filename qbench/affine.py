@@ -133,11 +133,6 @@ def affine(seen: Range, scheme: Scheme) -> Affine:
     return Affine(scale, zero_point, scheme)
 
 
-def from_offset(scale: float, offset: int, scheme: Scheme) -> Affine:
-    """The scale and zero point of a format that counts codes from 0 and stores an offset: real = (code + offset) * scale."""
-    return Affine(scale, _lowest(scheme) - offset, scheme)
-
-
 def _lowest(scheme: Scheme) -> int:
     return -(1 << (scheme.bits - 1)) if scheme.signed else 0
 

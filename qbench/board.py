@@ -6,6 +6,7 @@ A board runs a model file as it stands and times it. Measured and predicted figu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,6 +28,8 @@ DRIFT = 1.05
 """Median of the last third over that of the first from which it counts as drifting."""
 CLOCK = 0.02
 """Share by which a clock may move between start and end."""
+HOTTER_C = 2.0
+"""Degrees that a sensor must rise for a falling clock to count as throttling: sensors of boards have steps of up to 1 degree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,26 @@ class Request:
     warmup      runs before them that are not counted; the very first is kept apart as `first_run_ms`
     seconds     least time of the timed runs together
     threads     CPU threads of the runtime, where it has any; None: its default
+    clock       fixed while measuring, see `parse_clock`; "": left to the board's governor
     """
 
     runs: int = 50
     warmup: int = 5
     seconds: float = 0.5
     threads: int | None = None
+    clock: str = ""
+
+    def __post_init__(self) -> None:
+        if self.clock:
+            parse_clock(self.clock)
+
+
+def parse_clock(text: str) -> tuple[str, float]:
+    """("npu", 1e9) of "npu:1000MHz": the devfreq device whose name holds the first, "" for the NPU, and hertz. Raises InputError."""
+    found = re.fullmatch(r"(?:([\w.@-]+):)?(\d+(?:\.\d+)?)\s*(MHz|GHz)", text.strip(), re.IGNORECASE)
+    if found is None or float(found[2]) <= 0.0:
+        raise InputError(f"clock {text!r} cannot be read; expected 1000MHz, 1GHz, or a devfreq device with it as in npu:1000MHz")
+    return found[1] or "", float(found[2]) * (1e9 if found[3].lower() == "ghz" else 1e6)
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,7 @@ class Measurement:
     steps_ms         median of each step of a tensor's life that the runtime lets us see: allocate, fill, bind, execute, ...
     temperature_c    highest of all sensors while measuring; None: no sensor
     clocks_hz        domain -> (at start, at end)
+    series           "temperature_c" or a domain of clocks_hz -> (second, value) during the timed runs
     power_w          mean over the timed runs, and where it was read; None: no meter
     idle_w           mean of the same meter while the board did nothing
     """
@@ -72,6 +90,7 @@ class Measurement:
     steps_ms: Mapping[str, float] = field(default_factory=dict)
     temperature_c: float | None = None
     clocks_hz: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    series: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     power_w: float | None = None
     idle_w: float | None = None
     power_source: str = ""
@@ -115,6 +134,26 @@ class Measurement:
         for domain, (start, end) in self.clocks_hz.items():
             if start and abs(end / start - 1.0) > CLOCK:
                 found.append(f"clock {domain} moved from {start / 1e6:.0f} to {end / 1e6:.0f} MHz: fix it (governor userspace or performance)")
+        if "not held" in self.facts.get("clock_lock", ""):
+            found.append(f"the clock was fixed and did not stay: {self.facts['clock_lock']}")
+        return (*found, *self.throttling)
+
+    @property
+    def throttling(self) -> tuple[str, ...]:
+        """Domains whose clock fell while the board grew hotter, in words. Without a sensor, or when it was no hotter, a fall is not called so."""
+        heat = self.series.get("temperature_c", ())
+        found: list[str] = []
+        for domain, values in self.series.items():
+            if domain == "temperature_c" or not heat:
+                continue
+            highest = 0.0
+            for second, hz in values:
+                highest = max(highest, hz)
+                hot = max((c for s, c in heat if s <= second), default=heat[0][1])
+                if hz < highest * (1.0 - CLOCK) and hot > heat[0][1] + HOTTER_C:
+                    found.append(f"throttled: clock {domain} fell from {highest / 1e6:.0f} to {hz / 1e6:.0f} MHz after {second:.1f} s, "
+                                 f"while the hottest sensor went from {heat[0][1]:.0f} to {hot:.0f} C: cool the board, or measure at a lower clock")
+                    break
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +174,7 @@ class Measurement:
             values = {k: v for k, v in body.items() if k in known}
             values["samples_ms"] = tuple(float(x) for x in values["samples_ms"])
             values["clocks_hz"] = {k: (float(a), float(b)) for k, (a, b) in values.get("clocks_hz", {}).items()}
+            values["series"] = {k: tuple((float(s), float(v)) for s, v in rows) for k, rows in values.get("series", {}).items()}
             made = Measurement(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where} is not a stored measurement ({error}); `qbench measure ... -o FILE` writes one") from error

@@ -31,12 +31,6 @@ def scheme_of(text: str) -> Scheme:
     return Scheme(int(found[2]), not found[1], *(f in flags for f in FLAGS))
 
 
-def text_of(scheme: Scheme) -> str:
-    """The text that `scheme_of` turns into an equal scheme."""
-    flags = ",".join(f for f in FLAGS if getattr(scheme, f))
-    return f"{'' if scheme.signed else 'u'}int{scheme.bits}" + (f":{flags}" if flags else "")
-
-
 def quant_scheme(activation: str, weight: str, *, weight_per_channel: bool = True, bias_bits: int = 32, weight_block: int = 0) -> QuantScheme:
     """How tensors are stored, from the texts of two schemes; the rest as the fields of `QuantScheme`.
 

@@ -6,7 +6,7 @@ Numbers carry their unit in the name and their source in the file. A field that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from qbench.affine import Scheme
 from qbench.errors import PrecisionUnavailable, TargetError
@@ -238,13 +238,6 @@ class Target:
                 return p
         raise TargetError(f"target {self.name}: no operating point {name!r}; its table has "
                           f"{', '.join(p.name for p in self.operating_points)}")
-
-    def at_bin(self, name: str) -> Target:
-        """The chip with the voltages of one silicon bin. Raises TargetError for a bin that its table does not hold."""
-        if name not in self.voltage_bins:
-            raise TargetError(f"target {self.name}: no voltage bin {name!r}; its table has {', '.join(self.voltage_bins) or 'none'}")
-        points = zip(self.operating_points, self.voltage_bins[name], strict=True)
-        return replace(self, operating_points=tuple(replace(p, volts=v) for p, v in points))
 
     @property
     def energy_factors(self) -> tuple[float, float] | None:

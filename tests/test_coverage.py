@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import onnx
@@ -12,13 +11,12 @@ import pytest
 from models import Array, node, plan, prepare
 from numpy.typing import ArrayLike
 from odd_models import Samples, info, odd_model, prepared_of
-from rich.console import Console
 
 from qbench import targets
 from qbench.coverage import Coverage, coverage, coverage_from_dict
 from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
-from qbench.report.coverage_text import coverage_line, coverage_table, name, percent, reasons
+from qbench.report.coverage_text import coverage_line, name, percent, reasons
 from qbench.workbench import Plans, allowed_precisions, statistics_of
 from qbench.workbench.plans import schemes_of
 
@@ -156,25 +154,3 @@ def test_a_network_without_multiplications() -> None:
 @pytest.mark.parametrize(("share", "text"), [(None, "n/a"), (0.0, "0.0 %"), (1.0, "100.0 %"), (0.5, "50.0 %"), (0.99999, "> 99.9 %"), (1e-6, "< 0.1 %")])
 def test_percentages_do_not_round_to_all_or_nothing(share: float | None, text: str) -> None:
     assert percent(share) == text
-
-
-@pytest.mark.parametrize("width", [60, 160])
-def test_the_table_shows_every_operator_and_the_reasons(width: int) -> None:
-    network, made = planned(mixed(), INT8, X)
-    found = coverage(network, made)
-    for all_rows in (True, False):
-        page = Console(file=StringIO(), width=width)
-        page.print(coverage_table(found, all_rows))
-        assert isinstance(page.file, StringIO)
-        text = " ".join(page.file.getvalue().split())
-        assert ("stem" in text) == all_rows
-        assert "grow" in text and "int8" in text and "100.0 %" in text and "4 operators" in text
-        assert (f"{network.macs - 4 * 8 * 108:,}" in text) == all_rows
-
-
-def test_names_cannot_steer_the_terminal() -> None:
-    prepared = prepare(odd_model([node("Relu", ["x"], ["y"], "re\x1b[2Jlu[red]")], [info("x", [1, 4])], [info("y", [1, 4])]))
-    page = Console(file=StringIO(), width=100)
-    page.print(coverage_table(coverage(prepared.network, plan(prepared, {}, base=FP16))))
-    assert isinstance(page.file, StringIO)
-    assert "\x1b[2J" not in page.file.getvalue() and "[red]" in page.file.getvalue()

@@ -12,8 +12,9 @@ from models import model, node
 
 from qbench.cli.quantize import summarised
 from qbench.errors import ModelError
+from qbench.graph import load_network
 from qbench.workbench import quantize, statistics_of
-from qbench.workbench.case import open_data, open_model
+from qbench.workbench.case import open_data
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
@@ -34,7 +35,7 @@ def test_data_that_never_move_are_told(tmp_path: Path, by: str) -> None:
     """B04: an all-zero set gives scales that say nothing."""
     onnx.save(model([node("Conv", ["x", "w"], ["y"], "conv")], {"x": [1, 2, 4, 4]}, {"y": [1, 2, 4, 4]}, {"w": np.ones((2, 2, 1, 1), np.float32)}), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 2, 4, 4), np.float32))
-    prepared = open_model(tmp_path / "m.onnx")
+    prepared = load_network(tmp_path / "m.onnx")
     statistics_of(prepared, open_data(str(tmp_path / "d.npz"), prepared)).save(tmp_path / "s.npz")
     source: Any = str(tmp_path / "d.npz") if by == "data" else tmp_path / "s.npz"
     told = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", **{by: source})["remarks"]

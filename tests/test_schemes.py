@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from qbench.affine import Scheme
 from qbench.errors import InputError
-from qbench.schemes import quant_scheme, scheme_of, text_of
+from qbench.schemes import quant_scheme, scheme_of
 from qbench.target import QuantScheme
 
 
@@ -21,7 +21,9 @@ def test_texts_of_the_usual_schemes(text: str, scheme: Scheme) -> None:
 
 @given(st.builds(Scheme, st.integers(2, 16), st.booleans(), st.booleans(), st.booleans(), st.booleans()))
 def test_every_scheme_survives_its_text(scheme: Scheme) -> None:
-    assert scheme_of(text_of(scheme)) == scheme
+    flags = {"symmetric": scheme.symmetric, "narrow": scheme.narrow, "power_of_two": scheme.power_of_two}
+    text = f"{'int' if scheme.signed else 'uint'}{scheme.bits}" + (":" + ",".join(f for f, on in flags.items() if on) if any(flags.values()) else "")
+    assert scheme_of(text) == scheme
 
 
 @pytest.mark.parametrize(("text", "message"), [

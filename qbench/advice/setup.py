@@ -68,8 +68,7 @@ def priced(setup: Setup) -> Cost:
     table = CostTable.build(setup.network, replace(setup.target, operating_points=tuple(dict.fromkeys((setup.point, top)))), setup.toolkit)
     codes = np.array([table.available.index(setup.precision[u]) for u in table.units], dtype=np.int64)
     price = table.price(codes[None], setup.point.name)[0]
-    unit = {u: i for i, u in enumerate(table.units)}
-    costs = tuple(row[codes[unit[setup.network.unit_of_kernel[k.name]]]][0] for k, row in zip(setup.network.kernels, table.kernels, strict=True))
+    costs = table.kernel_costs(codes, setup.point.name)
     latency, energy = price.latency_ms / 1e3, price.energy_mj / 1e3
     moved = sum(r.dram_bytes for r in table.kernel_table(codes, setup.point.name))
     memory = table.memory(codes)

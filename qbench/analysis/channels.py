@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qbench.graph.attributes import ints, whole
 from qbench.graph.kernels import constant
 from qbench.graph.operators import ACTIVATIONS, ELEMENTWISE
 
@@ -56,7 +57,7 @@ def layout_of(model: ir.Model) -> Layout:
         if node.op_type == "MatMul" and rank > 2:
             axes[name] = rank - 1
         elif node.op_type == "Concat":
-            axes[name] = _attribute(node, "axis", 1) % max(rank, 1)
+            axes[name] = whole(node, "axis", 1) % max(rank, 1)
             if found := _entering(node, axes[name]):
                 segments[name] = found
         elif node.op_type == "Transpose":
@@ -68,11 +69,6 @@ def layout_of(model: ir.Model) -> Layout:
             if source is not None and source in segments and _length(out, axes.get(name, 1)) == segments[source][-1].stop:
                 segments[name] = segments[source]
     return Layout(axes, segments)
-
-
-def _attribute(node: ir.Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return int(found.as_int()) if found is not None else default
 
 
 def _rank(value: ir.Value) -> int:
@@ -100,8 +96,7 @@ def _entering(node: ir.Node, axis: int) -> tuple[Segment, ...]:
 
 def _follow_transpose(node: ir.Node, out: str, rank: int, axes: dict[str, int], segments: dict[str, tuple[Segment, ...]]) -> None:
     source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
-    found = node.attributes.get("perm")
-    order = [int(i) for i in found.as_ints()] if found is not None else list(range(rank))[::-1]
+    order = ints(node, "perm", range(rank)[::-1])
     before = axes.get(source, 1)
     if before not in order or order.index(before) == 0:
         return

@@ -35,7 +35,7 @@ def command(
     if as_json:
         options.print_json(plain_values(found))
         return
-    from qbench.advice.terminal import advice_report
+    from qbench.report.advice_terminal import advice_report
 
     page = options.out()
     for part in advice_report(found, page.width):

@@ -9,7 +9,9 @@ from qbench.cli import (
     advise,
     analyze,
     compare,
+    contract,
     cost,
+    doctor,
     export,
     inspect,
     listing,
@@ -48,8 +50,10 @@ app.command("analyze")(analyze.command)
 app.command("cost")(cost.command)
 app.command("advise")(advise.command)
 app.command("inspect")(inspect.command)
+app.command("contract")(contract.command)
 app.command("rewrite")(rewrite.command)
 app.command("measure")(measure.command)
+app.command("doctor")(doctor.command)
 app.command("export")(export.command)
 app.add_typer(toolchain.app, name="toolchain")
 app.command("targets")(listing.targets)

@@ -38,7 +38,7 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default qbench-out/MODEL-TARGET.")] = None,
     storage: Annotated[str | None, typer.Option("--storage", help="Database of the search, e.g. postgresql://user@host/db; default: study.db in the result folder. Processes that share it share the work.")] = None,
     executor: Annotated[str | None, typer.Option("--executor", help="Where plans are evaluated: dask://HOST:PORT, or dask://local?workers=2 for processes here.")] = None,
-    board: Annotated[list[str] | None, typer.Option("--board", help="Measure on these and decide by it: local://, replay:FILE; several by comma or repeated.")] = None,
+    board: Annotated[list[str] | None, typer.Option("--board", help="Measure on these and decide by it: local://, ssh://user@host, adb://SERIAL, replay:FILE; several by comma or repeated.")] = None,
     track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
     as_json: JsonOption = False,
 ) -> None:

@@ -51,14 +51,15 @@ def command(
 def _collected(arguments: list[str], data: str | None, limit: int | None, preprocess: str | None, input_shape: list[str] | None,
                input_value: list[str] | None, policy: str, executor: str | None) -> Any:
     from qbench import terminal
+    from qbench.graph import load_network
     from qbench.workbench import statistics_of
-    from qbench.workbench.case import open_data, open_model, opened
+    from qbench.workbench.case import open_data, opened
 
     if len(arguments) != 1:
         raise InputError(f"one model at a time; got {len(arguments)} ({', '.join(arguments)}). To merge files: qbench stats merge A B -o S")
     if data is None:
         raise InputError("no calibration data; add --data FILE.npz, a folder, or module:function")
-    prepared = open_model(Path(arguments[0]), options.shapes(input_shape), options.values(input_value))
+    prepared = load_network(Path(arguments[0]), options.shapes(input_shape), options.values(input_value))
     dataset = open_data(data, prepared, preprocess, limit)
     with terminal.progress(options.console()) as progress:
         if executor is None:

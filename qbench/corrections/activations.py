@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from qbench.corrections.anchors import Anchor, data_of
+from qbench.graph.attributes import real, text
 from qbench.graph.kernels import constant
 from qbench.network import Kernel
 
@@ -51,8 +52,7 @@ def activation_of(kernel: Kernel, anchor: Anchor) -> Function:
         case "HardSigmoid":
             return _hard_sigmoid(node)
         case "Gelu":
-            attribute = node.attributes.get("approximate")
-            how = "none" if attribute is None else str(attribute.as_string())
+            how = text(node, "approximate", "none")
             return lambda x: f.gelu(x, approximate=how)
     known: dict[str, Function] = {"Sigmoid": lambda x: x.sigmoid(), "Tanh": lambda x: x.tanh(), "HardSwish": f.hardswish, "Selu": f.selu,
                                   "Softplus": f.softplus, "Mish": f.mish}
@@ -79,9 +79,3 @@ def _prelu(node: ir.Node, anchor: Anchor) -> Function:
 def _bound(node: ir.Node, index: int, default: float) -> float:
     value = node.inputs[index] if len(node.inputs) > index else None
     return float(data_of(value).reshape(-1)[0]) if value is not None and constant(value) else default
-
-
-def real(node: ir.Node, name: str, default: float) -> float:
-    """A float attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else float(attribute.as_float())

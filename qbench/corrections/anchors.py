@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from qbench.graph.attributes import whole
 from qbench.graph.kernels import constant
 from qbench.graph.operators import ANCHORS
 
@@ -86,7 +87,7 @@ class Anchor:
 
     @property
     def _transposed(self) -> bool:
-        return self.op == "Gemm" and bool(number(self.node, "transB", 0))
+        return self.op == "Gemm" and bool(whole(self.node, "transB", 0))
 
 
 def anchor_of(node: ir.Node) -> Anchor | str:
@@ -99,15 +100,15 @@ def anchor_of(node: ir.Node) -> Anchor | str:
     shape = tuple(int(d) for d in data_of(weight).shape)
     if node.op_type in ("Gemm", "MatMul") and len(shape) != 2:
         return f"its weight has {len(shape)} axes"
-    if node.op_type == "Gemm" and number(node, "transA", 0):
+    if node.op_type == "Gemm" and whole(node, "transA", 0):
         return "it reads its input transposed"
-    groups = number(node, "group", 1) if node.op_type in ("Conv", "ConvTranspose") else 1
+    groups = whole(node, "group", 1) if node.op_type in ("Conv", "ConvTranspose") else 1
     if node.op_type == "Conv":
         inputs, outputs = shape[1] * groups, shape[0]
     elif node.op_type == "ConvTranspose":
         inputs, outputs = shape[0], shape[1] * groups
     else:
-        inputs, outputs = shape[::-1] if node.op_type == "Gemm" and number(node, "transB", 0) else shape
+        inputs, outputs = shape[::-1] if node.op_type == "Gemm" and whole(node, "transB", 0) else shape
     bias, output = _bias(node, outputs)
     return Anchor(node, weight, groups, inputs, outputs, bias, output)
 
@@ -155,19 +156,3 @@ def data_of(value: ir.Value) -> Array:
 def set_data(value: ir.Value, data: Array) -> None:
     """Give an initializer new values of the same type and shape."""
     value.const_value = ir.tensor(np.asarray(data, order="C"), name=value.name)
-
-
-def number(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return int(attribute.as_int()) if attribute is not None else default
-
-
-def numbers(node: ir.Node, name: str, default: list[int]) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [int(i) for i in attribute.as_ints()] if attribute is not None else default
-
-
-def text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return str(attribute.as_string()) if attribute is not None else default
-

@@ -9,7 +9,8 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from qbench.corrections.anchors import Anchor, data_of, number, numbers, only_reader, text
+from qbench.corrections.anchors import Anchor, data_of, only_reader
+from qbench.graph.attributes import ints, text, whole
 from qbench.graph.kernels import constant
 
 Shape = tuple[int, ...]
@@ -150,5 +151,5 @@ def _all_spatial(node: ir.Node, rank: int) -> bool:
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         axes = [int(a) for a in data_of(node.inputs[1]).reshape(-1)] if constant(node.inputs[1]) else []
     else:
-        axes = numbers(node, "axes", [])
-    return rank > 2 and sorted(a % rank for a in axes) == list(range(2, rank)) and number(node, "noop_with_empty_axes", 0) == 0
+        axes = list(ints(node, "axes", []))
+    return rank > 2 and sorted(a % rank for a in axes) == list(range(2, rank)) and whole(node, "noop_with_empty_axes", 0) == 0

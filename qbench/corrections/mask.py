@@ -15,11 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from qbench.affine import Range
-from qbench.corrections.anchors import Array, data_of, number
-from qbench.corrections.masks import SOFTMAX, Leaf, Masked, masked
+from qbench.corrections.anchors import Array, data_of
+from qbench.corrections.mask_pattern import SOFTMAX, Leaf, Masked, masked
 from qbench.corrections.rewriting import CONSTANT, filled, with_constants
 from qbench.corrections.steps import Mask
 from qbench.graph import PreparedModel
+from qbench.graph.attributes import whole
 from qbench.graph.values import constant
 from qbench.network import Network
 from qbench.packed import Packed
@@ -79,7 +80,7 @@ class _Case:
         """Values that one Softmax runs over."""
         source = self.found.softmax.inputs[0]
         shape = network.tensors[str(source.name)].shape if source is not None and str(source.name) in network.tensors else ()
-        return shape[number(self.found.softmax, "axis", -1)] if shape else 1
+        return shape[whole(self.found.softmax, "axis", -1)] if shape else 1
 
     def limit(self, leaf: Leaf, margin: float) -> float:
         """Magnitude at which the leaf masks everything."""
@@ -101,12 +102,6 @@ def finite_masks(prepared: PreparedModel) -> PreparedModel:
             if (np.abs(data) > FINITE).any() and not np.isnan(data).any():
                 found[str(leaf.value.name)] = Packed.of(np.clip(data, np.float32(-FINITE), np.float32(FINITE)))
     return with_constants(prepared, found) if found else prepared
-
-
-def needed(prepared: PreparedModel) -> tuple[str, ...]:
-    """Activation tensors whose extremes decide: logits, what is added to them, what huge constants are multiplied by."""
-    values = [v for one in masked(prepared.model.graph) for v in (one.logits[0], *(v for v, _ in one.extras), *(v for v, _ in one.gates))]
-    return tuple(dict.fromkeys(str(v.name) for v in values if not constant(v) and v.dtype == ir.DataType.FLOAT))
 
 
 def masking(prepared: PreparedModel, statistics: Statistics, step: Mask, stays: Mapping[str, str] | None = None) -> Masking:
@@ -246,7 +241,7 @@ def _foreign_reader(case: _Case, limits: Mapping[str, float], cases: Sequence[_C
 def _whole_row(case: _Case, limits: Mapping[str, float]) -> str:
     """A constant mask that leaves nothing of a row: the float network's result there would change."""
     softmax = case.found.softmax
-    axis = number(softmax, "axis", -1)
+    axis = whole(softmax, "axis", -1)
     rank = len(softmax.inputs[0].shape) if softmax.inputs[0] is not None and softmax.inputs[0].shape is not None else 0
     axis = axis - rank if axis >= 0 and rank else axis
     chain = {name for name, _ in case.found.chain}

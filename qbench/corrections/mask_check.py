@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from qbench.corrections.anchors import Array, number
+from qbench.corrections.anchors import Array
 from qbench.corrections.mask import UNUSABLE_SPAN
 from qbench.corrections.parts import node_named
 from qbench.evaluation import extract, loaded
 from qbench.graph import PreparedModel
+from qbench.graph.attributes import whole
 
 SAME = 1e-7
 """A Softmax output may change by that much: the rounding of float32."""
@@ -39,7 +40,7 @@ def changed(before: PreparedModel, after: PreparedModel, names: Iterable[str], s
             for name, node in nodes.items():
                 made = str(node.outputs[0].name)
                 pair = (was[made], now[made]) if node.op_type == "Softmax" else (np.exp(was[made]), np.exp(now[made]))
-                worst[name] = max(worst[name], _difference(*pair, was[_input(node)], number(node, "axis", -1), rows))
+                worst[name] = max(worst[name], _difference(*pair, was[_input(node)], whole(node, "axis", -1), rows))
     return {n: f"float's output changes by {w:.2g} on the calibration data: some row is masked entirely" for n, w in worst.items() if w > SAME}
 
 

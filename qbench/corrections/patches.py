@@ -12,7 +12,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from qbench.corrections.anchors import Anchor, Array, data_of, numbers, text
+from qbench.corrections.anchors import Anchor, Array, data_of
+from qbench.graph.attributes import ints, real, text
 
 Indices = NDArray[np.int64]
 
@@ -34,11 +35,11 @@ def window(anchor: Anchor, source: tuple[int, ...], target: tuple[int, ...]) -> 
     """The window of a Conv or ConvTranspose that reads `source` and writes `target`, sizes without batch and channels."""
     kernel = tuple(int(k) for k in data_of(anchor.weight).shape[2:])
     axes, node = len(kernel), anchor.node
-    strides, dilations = numbers(node, "strides", [1] * axes), numbers(node, "dilations", [1] * axes)
+    strides, dilations = ints(node, "strides", [1] * axes), ints(node, "dilations", [1] * axes)
     auto, transposed = text(node, "auto_pad", "NOTSET"), anchor.op == "ConvTranspose"
-    before = numbers(node, "pads", [0] * (2 * axes))[:axes]
+    before = list(ints(node, "pads", [0] * (2 * axes))[:axes])
     if auto.startswith("SAME") or (transposed and "output_shape" in node.attributes):
-        extra = numbers(node, "output_padding", [0] * axes)
+        extra = ints(node, "output_padding", [0] * axes)
         for a in range(axes):
             reach = dilations[a] * (kernel[a] - 1) + 1
             total = (strides[a] * (source[a] - 1) + extra[a] + reach - target[a] if transposed
@@ -102,13 +103,6 @@ def from_matrix(anchor: Anchor, data: Array) -> Array:
     return anchor.original(data.reshape(g, i, -1, data.shape[2]).transpose(0, 1, 3, 2))
 
 
-def outputs_at(anchor: Anchor, y: Array, positions: Indices) -> Array:
-    """The output of one sample at `positions`: [groups, positions, outputs / groups]."""
-    if anchor.channel_axis != 1:
-        return np.ascontiguousarray(y.reshape(-1, anchor.outputs)[positions][None])
-    return y.reshape(anchor.groups, anchor.outputs // anchor.groups, -1)[:, :, positions].transpose(0, 2, 1)
-
-
 def bias_row(anchor: Anchor) -> Array:
     """The bias as [groups, 1, outputs / groups]; zeros where there is none."""
     if anchor.bias is None:
@@ -119,5 +113,4 @@ def bias_row(anchor: Anchor) -> Array:
 
 def factor_of(anchor: Anchor, name: str) -> float:
     """`alpha` or `beta` of a Gemm; 1 for every other anchor."""
-    attribute = anchor.node.attributes.get(name) if anchor.op == "Gemm" else None
-    return 1.0 if attribute is None else float(attribute.as_float())
+    return real(anchor.node, name, 1.0) if anchor.op == "Gemm" else 1.0

@@ -6,7 +6,6 @@ different answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from qbench.cost.kernel import KernelCost
@@ -17,14 +16,9 @@ from qbench.network import Kernel, Network
 SCALABLE = frozenset({"Conv", "Add", "Concat", "Relu", "Clip", "PRelu", "LeakyRelu", "ThresholdedRelu"})
 
 
-def on_cores(costs: Sequence[KernelCost], cores: int, p: NpuParameters, scalable: frozenset[str] = SCALABLE) -> float:
-    """Seconds of one inference spread over `cores`: kernels of scalable operators divide, each with a barrier, others do not."""
-    return sum(kernel_on_cores(c, cores, p, scalable) for c in costs)
-
-
-def kernel_on_cores(cost: KernelCost, cores: int, p: NpuParameters, scalable: frozenset[str] = SCALABLE) -> float:
-    """Seconds of one kernel spread over `cores`, never more than on one."""
-    if cores <= 1 or cost.placement != "NPU" or not set(cost.op.split("+")) <= scalable:
+def kernel_on_cores(cost: KernelCost, cores: int, p: NpuParameters) -> float:
+    """Seconds of one kernel spread over `cores`, never more than on one: scalable operators divide, with a barrier, others do not."""
+    if cores <= 1 or cost.placement != "NPU" or not set(cost.op.split("+")) <= SCALABLE:
         return cost.seconds
     gain = 1.0 + (min(cores, p.cores) - 1.0) * p.core_efficiency
     return min(cost.seconds, cost.seconds / gain + p.core_barrier_s)

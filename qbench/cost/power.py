@@ -1,4 +1,4 @@
-"""Watts: the operating point that costs the least energy, and a chip's constants from the user's own readings."""
+"""Watts: a chip's constants from the user's own readings."""
 
 from __future__ import annotations
 
@@ -7,39 +7,9 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qbench.cost.table import CostTable
 from qbench.errors import TargetError
 from qbench.target import OperatingPoint, PowerBasis, Target
-
-
-@dataclass(frozen=True, slots=True)
-class PointCost:
-    """One inference at one operating point. Energy and power are relative where the target's are."""
-
-    op_point: str
-    latency_ms: float
-    energy_mj: float
-    power_w: float
-
-
-@dataclass(frozen=True, slots=True)
-class Knee:
-    """One entry per operating point, and the one of least energy; the faster of two that are equal."""
-
-    points: tuple[PointCost, ...]
-    best: PointCost
-
-
-def best_point(table: CostTable, codes: NDArray[np.int64]) -> Knee:
-    """Operating point of least energy per inference, E = P(f) t(f): a slow clock saves volts, a fast one static power.
-
-    codes   [units] of one plan
-    """
-    prices = [table.price(codes[None], o)[0] for o in table.op_points]
-    points = tuple(PointCost(p.op_point, p.latency_ms, p.energy_mj, p.power_w) for p in prices)
-    return Knee(points, min(points, key=lambda p: (p.energy_mj, p.latency_ms)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,18 +193,24 @@ class CostTable:
                    (a.energy_j * 1e3).tolist(), a.power_w.tolist(), a.peak_bytes.tolist(), strict=True)
         return [Price(ms, low, high, mj, w, int(b), op_point) for ms, low, high, mj, w, b in rows]
 
+    def kernel_costs(self, codes: Codes, op_point: str) -> tuple[KernelCost, ...]:
+        """Cost of every kernel of one plan, in execution order; `codes` [units]. Static power and conversions are left out."""
+        o = self._point(op_point)
+        return tuple(costs[codes[self._unit_of[k.name]]][o] for k, costs in zip(self.network.kernels, self.kernels, strict=True))
+
+    def kernel_precisions(self, codes: Codes) -> tuple[Precision, ...]:
+        """Precision of every kernel of one plan, in execution order; `codes` [units]."""
+        return tuple(self.available[codes[self._unit_of[k.name]]] for k in self.network.kernels)
+
     def kernel_table(self, plan: Plan | Codes, op_point: str) -> tuple[KernelRow, ...]:
         """Every kernel and every conversion of one plan; their `ms` and `mj` add up to the plan's price."""
         codes = self.codes(plan) if isinstance(plan, Plan) else np.asarray(plan)
         self._check(codes[None])
         o = self._point(op_point)
         static = self.model.static_watts(self.target.operating_points[o])
-        rows = []
-        for k, costs in zip(self.network.kernels, self.kernels, strict=True):
-            u = self._unit_of[k.name]
-            cost = costs[codes[u]][o]
-            rows.append(KernelRow(cost.name, cost.op, self.units[u], self.precisions[codes[u]], cost.seconds * 1e3, cost.bound, cost.dram_bytes,
-                                  cost.macs, cost.utilisation, cost.placement, (cost.joules + static * cost.seconds) * 1e3))
+        rows = [KernelRow(cost.name, cost.op, self.network.unit_of_kernel[k.name], str(precision), cost.seconds * 1e3, cost.bound, cost.dram_bytes,
+                          cost.macs, cost.utilisation, cost.placement, (cost.joules + static * cost.seconds) * 1e3)
+                for k, precision, cost in zip(self.network.kernels, self.kernel_precisions(codes), self.kernel_costs(codes, op_point), strict=True)]
         return (*rows, *self._conversion_rows(codes, o, static), *self._edge_rows(codes, o, static))
 
     def memory(self, plan: Plan | Codes) -> MemoryPlan:
@@ -213,18 +219,6 @@ class CostTable:
         self._check(codes[None])
         weights = int(self._unit_weights[np.arange(len(codes)), codes].sum())
         return self._arena.plan(self.network, codes, weights, self.available)
-
-    @cached_property
-    def lower_bound_ms(self) -> float:
-        """No plan is faster at any operating point: every unit at its fastest, no conversion charged."""
-        cheapest = np.where(self.allowed, self._unit_seconds, np.inf).min(axis=2).sum(axis=1)
-        return float((cheapest.min() + self.model.model_overhead_s) * 1e3)
-
-    def fastest_uniform(self) -> tuple[Precision, str, float]:
-        """Precision, operating point and milliseconds of the fastest plan with one precision throughout."""
-        tried = [(self.price(self.uniform(p)[None], o)[0].latency_ms, p, o) for p in self.available for o in self.op_points]
-        ms, precision, op_point = min(tried, key=lambda t: t[0])
-        return precision, op_point, ms
 
     # ------------------------------------------------------------------------------------------------ inside
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from qbench.graph.attributes import ints, whole
 from qbench.graph.transposed import only_source
 from qbench.graph.values import STANDARD, held
 
@@ -51,10 +52,7 @@ def _fold(node: ir.Node, graph: ir.Graph) -> bool:
 
 
 def _perm(moved: ir.Node | None, rank: int) -> list[int]:
-    if moved is None:
-        return list(range(rank))
-    attribute = moved.attributes.get("perm")
-    return [int(i) for i in attribute.as_ints()] if attribute is not None else list(range(rank))[::-1]
+    return list(range(rank) if moved is None else ints(moved, "perm", range(rank)[::-1]))
 
 
 def _channels(conv: ir.Node) -> int:
@@ -63,9 +61,8 @@ def _channels(conv: ir.Node) -> int:
     weight = value.const_value if value is not None else None
     if weight is None or weight.dtype != ir.DataType.FLOAT:
         return 0
-    group = conv.attributes.get("group")
     shape = weight.shape.numpy()
-    return int(shape[0] if conv.op_type == "Conv" else shape[1] * (group.as_int() if group is not None else 1))
+    return int(shape[0] if conv.op_type == "Conv" else shape[1] * whole(conv, "group", 1))
 
 
 def _per_channel(values: Array, rank: int, axis: int, channels: int) -> Array | None:
@@ -86,9 +83,8 @@ def _take(conv: ir.Node, graph: ir.Graph, operator: str, values: Array) -> bool:
         return False
     name = str(weight.name)
     if operator == "Mul":
-        group = conv.attributes.get("group")
         shared = len(list(weight.uses())) > 1 or isinstance(weight.const_value, ir.ExternalTensor)
-        data = None if shared or (conv.op_type == "ConvTranspose" and group is not None and group.as_int() > 1) else held(weight)
+        data = None if shared or (conv.op_type == "ConvTranspose" and whole(conv, "group", 1) > 1) else held(weight)
         if data is None:
             return False
         shape = [1] * data.ndim

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from qbench.errors import ModelError
 from qbench.graph import operators as ops
+from qbench.graph.attributes import ints, text, whole
 from qbench.graph.delicate import delicate
 from qbench.graph.half import constant_fault
 from qbench.graph.norms import normalisations
@@ -203,25 +204,10 @@ def _activation(chain: list[ir.Node]) -> str:
     return names[-1] if names and (len(chain) > 1 or chain[0].op_type in ops.ACTIVATIONS) else ""
 
 
-def _ints(node: ir.Node, name: str, default: list[int]) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [int(i) for i in attribute.as_ints()] if attribute is not None else default
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return int(attribute.as_int()) if attribute is not None else default
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return attribute.as_string() if attribute is not None else default
-
-
 def _interpolation(node: ir.Node) -> str:
-    if node.op_type not in ("Resize", "Upsample") or (mode := _text(node, "mode", "nearest")) == "nearest":
+    if node.op_type not in ("Resize", "Upsample") or (mode := text(node, "mode", "nearest")) == "nearest":
         return ""
-    return f"{mode} {_text(node, 'coordinate_transformation_mode', 'half_pixel' if node.op_type == 'Resize' else 'asymmetric')}"
+    return f"{mode} {text(node, 'coordinate_transformation_mode', 'half_pixel' if node.op_type == 'Resize' else 'asymmetric')}"
 
 
 def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any]:
@@ -231,8 +217,8 @@ def _geometry(node: ir.Node, tensors: Mapping[str, TensorSpec]) -> dict[str, Any
         return _convolution(node, x, y)
     if node.op_type in ("Gemm", "MatMul"):
         return _matmul(node, y)
-    kernel = ([*_ints(node, "kernel_shape", [1, 1]), 1])[:2]
-    strides = ([*_ints(node, "strides", [1, 1]), 1])[:2]
+    kernel = ([*ints(node, "kernel_shape", [1, 1]), 1])[:2]
+    strides = ([*ints(node, "strides", [1, 1]), 1])[:2]
     n, c, h, w = _four(x)
     _, oc, oh, ow = _four(y)
     return {"kind": ops.KINDS.get(node.op_type, "other"), "batch": n, "in_channels": c, "in_h": h, "in_w": w, "out_channels": oc, "out_h": oh,
@@ -257,10 +243,10 @@ def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 def _convolution(node: ir.Node, x: tuple[int, ...], y: tuple[int, ...]) -> dict[str, Any]:
     weight = sizes(node.inputs[1])
-    groups = _int(node, "group", 1)
+    groups = whole(node, "group", 1)
     kernel = list(weight[2:]) or [1]
     spatial = len(kernel)
-    strides, dilations = _ints(node, "strides", [1] * spatial), _ints(node, "dilations", [1] * spatial)
+    strides, dilations = ints(node, "strides", [1] * spatial), ints(node, "dilations", [1] * spatial)
     n, c, h, w = _four(x)
     _, oc, oh, ow = _four(y)
     transposed = node.op_type == "ConvTranspose"
@@ -274,7 +260,7 @@ def _convolution(node: ir.Node, x: tuple[int, ...], y: tuple[int, ...]) -> dict[
 
 def _matmul(node: ir.Node, y: tuple[int, ...]) -> dict[str, Any]:
     a, b = sizes(node.inputs[0]), sizes(node.inputs[1])
-    if node.op_type == "Gemm" and _int(node, "transA", 0):
+    if node.op_type == "Gemm" and whole(node, "transA", 0):
         a = a[::-1]
     k = a[-1] if a else 1
     columns = y[-1] if y else 1

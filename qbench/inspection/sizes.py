@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qbench.cost import CostTable
 from qbench.errors import ModelError
 from qbench.graph import PreparedModel, specialised
+from qbench.graph.attributes import whole
 from qbench.graph.kernels import build_network
 from qbench.graph.values import constant, held, sizes
 from qbench.network import Network, Precision
@@ -95,8 +96,8 @@ def misfit(graph: ir.Graph) -> str:
         where = f"{op} {node.name!r}"
         if op in ("Reshape", "Flatten") and prod(left) != prod(out):
             return f"{where} is written for {list(out)}, which {list(left)} does not fill"
-        if op == "Gemm" and left and right and left[0 if _flag(node, "transA") else -1] != right[1 if _flag(node, "transB") else 0]:
-            return f"{where} takes vectors of {right[1 if _flag(node, 'transB') else 0]}, and gets {left[-1]}"
+        if op == "Gemm" and left and right and left[0 if whole(node, "transA", 0) else -1] != right[1 if whole(node, "transB", 0) else 0]:
+            return f"{where} takes vectors of {right[1 if whole(node, 'transB', 0) else 0]}, and gets {left[-1]}"
         if op == "MatMul" and len(left) > 1 and len(right) > 1 and left[-1] != right[-2]:
             return f"{where} multiplies {list(left)} by {list(right)}"
         if op in ("Add", "Sub", "Mul", "Div") and left and right and any(
@@ -105,11 +106,6 @@ def misfit(graph: ir.Graph) -> str:
         if op == "Concat" and len({_without(sizes(v), _axis(node)) for v in node.inputs}) > 1:
             return f"{where} joins maps of different size"
     return ""
-
-
-def _flag(node: ir.Node, name: str) -> bool:
-    attribute = node.attributes.get(name)
-    return attribute is not None and bool(attribute.as_int())
 
 
 def _axis(node: ir.Node) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from qbench.affine import SMALLEST_SCALE, Affine, Range, Scheme, affine, quantize
 from qbench.errors import PlanError
+from qbench.graph.attributes import real
 from qbench.graph.kernels import constant
 from qbench.graph.operators import SIZE_OPERANDS
 from qbench.plan import BIAS_GUARD, Plan
@@ -219,7 +220,7 @@ def bias_factor(node: ir.Node) -> float:
     """Steps of the product per step of the bias: |alpha / beta| of a Gemm, 1 elsewhere; 0 where a Gemm ignores one of the two."""
     if node.op_type != "Gemm":
         return 1.0
-    alpha, beta = (float(a.as_float()) if (a := node.attributes.get(n)) is not None else 1.0 for n in ("alpha", "beta"))
+    alpha, beta = real(node, "alpha", 1.0), real(node, "beta", 1.0)
     return abs(alpha / beta) if beta else 0.0
 
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from qbench.errors import PlanError
+from qbench.graph.attributes import real
 from qbench.graph.kernels import constant
 from qbench.network import Network
 from qbench.packed import Packed
@@ -111,7 +112,7 @@ def _bias(builder: Builder, network: Network, nodes: Mapping[str, ir.Node], key:
     extra = extra.reshape(-1, 1) if weight.left else extra
     at = bias_at(node, network, nodes)
     old = at.node.inputs[at.index] if at is not None else None
-    beta = float(a.as_float()) if node.op_type == "Gemm" and (a := node.attributes.get("beta")) is not None else 1.0
+    beta = real(node, "beta", 1.0) if node.op_type == "Gemm" else 1.0
     if node.op_type == "Gemm" and (old is None or beta == 0.0):
         node.attributes.add(ir.AttrFloat32("beta", 1.0))
         old, beta = None, 1.0

@@ -19,6 +19,7 @@ from math import prod
 
 import onnx_ir as ir
 
+from qbench.graph.attributes import whole
 from qbench.graph.kernels import constant
 from qbench.plan import Granularity
 from qbench.target import QuantScheme
@@ -89,8 +90,8 @@ def weight_of(node: ir.Node) -> Weight | None:
             continue
         shape = tuple(value.const_value.numpy().shape)
         left = index == 0
-        transposed = node.op_type == "Gemm" and bool(_number(node, "transA" if left else "transB", 0)) != left
-        groups = _number(node, "group", 1) if node.op_type.startswith("Conv") else 1
+        transposed = node.op_type == "Gemm" and bool(whole(node, "transA" if left else "transB", 0)) != left
+        groups = whole(node, "group", 1) if node.op_type.startswith("Conv") else 1
         found = Weight(node.op_type, index, shape, left, transposed, groups, 1)
         axis = channel_axis(found)
         channels = 1 if axis is None else shape[axis] * (groups if node.op_type == "ConvTranspose" else 1)
@@ -197,8 +198,3 @@ def _inputs(weight: Weight) -> int:
     assert axis is not None
     matrix = weight.shape[-2:]
     return matrix[1 - (axis - len(weight.shape) + 2)]
-
-
-def _number(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return int(attribute.as_int()) if attribute is not None else default

@@ -1,17 +1,9 @@
-"""The coverage of a plan as the user reads it: one line, and a table of operators."""
+"""The coverage of a plan as the user reads it: one line, and why operators stay in a higher precision."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qbench.coverage import Coverage, OperatorRow
 from qbench.report import text
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-_CAPTION = "MACs of a fused kernel stand beside its first operator"
 
 
 def percent(share: float | None) -> str:
@@ -43,36 +35,6 @@ def reasons(found: Coverage) -> dict[str, list[str]]:
     return grouped
 
 
-def coverage_table(found: Coverage, all_rows: bool = True) -> Table:
-    """One operator a row, then one line a precision.
-
-    all_rows   False: only operators with a reason to tell
-    """
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, caption=_CAPTION, show_edge=False, pad_edge=False)
-    table.add_column("operator", overflow="fold", min_width=10)
-    table.add_column("type", overflow="fold")
-    table.add_column("prec.", no_wrap=True)
-    table.add_column("MACs", justify="right", no_wrap=True)
-    table.add_column("why not lower", overflow="fold")
-    for row in found.rows:
-        if all_rows or row.reason:
-            table.add_row(*(_cell(c) for c in (name(row), row.op, str(row.precision), f"{row.macs:,}" if row.macs else "", row.reason)))
-    table.add_section()
-    for share in found.shares:
-        table.add_row(*(_cell(c) for c in (f"{share.operators} operators", percent(share.operators_share), str(share.precision),
-                                           percent(share.macs_share), "")), style="bold")
-    return table
-
-
 def name(row: OperatorRow) -> str:
     """The node's name, and the one in the user's file where it differs."""
     return row.node if row.original == row.node else f"{row.node} (in the file: {row.original or 'unnamed'})"
-
-
-def _cell(content: str) -> Text:
-    from rich.text import Text
-
-    return Text(text.plain(content))

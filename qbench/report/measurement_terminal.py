@@ -10,7 +10,7 @@ from qbench.report import text
 if TYPE_CHECKING:
     from rich.table import Table
 
-FACTS = ("runtime", "cpu", "board", "npu_driver", "governor", "cores", "system")
+FACTS = ("runtime", "librknnrt", "cpu", "board", "npu_driver", "governor", "clock_lock", "cores", "system")
 
 
 def measurement_rows(found: Measurement) -> list[tuple[str, str]]:

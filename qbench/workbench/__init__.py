@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qbench.workbench.advising import advise
-    from qbench.workbench.case import Case, open_case, open_model
+    from qbench.workbench.case import Case, open_case
     from qbench.workbench.costing import CostOptions, cost_of
     from qbench.workbench.jobs import SearchJob, run_search
     from qbench.workbench.plans import Plans, statistics_of
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Case": "case", "CostOptions": "costing", "Plans": "plans", "SearchJob": "jobs", "advise": "advising", "allowed_precisions": "precisions",
-    "cost_of": "costing", "open_case": "case", "open_model": "case", "quantize": "quantizing", "run_search": "jobs", "statistics_of": "plans",
+    "cost_of": "costing", "open_case": "case", "quantize": "quantizing", "run_search": "jobs", "statistics_of": "plans",
 }
 
 __all__ = [
-    "Case", "CostOptions", "Plans", "SearchJob", "advise", "allowed_precisions", "cost_of", "open_case", "open_model", "quantize", "run_search",
-    "statistics_of",
+    "Case", "CostOptions", "Plans", "SearchJob", "advise", "allowed_precisions", "cost_of", "open_case", "quantize", "run_search", "statistics_of",
 ]
 
 

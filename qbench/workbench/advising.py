@@ -60,7 +60,7 @@ def as_json(found: Advisory) -> dict[str, Any]:
             "peak_memory_bytes": now.peak_bytes, "layers": dict(Counter(str(p) for p in setup.precision.values())),
             "steps": [_row(a) for a in found.advice], "exact_together": asdict(found.together),
             "interval": f"{target.provenance.interval}; a saving takes the factors of the latency, which a difference was not validated by",
-            "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval}}
+            "provenance": asdict(target.provenance)}
 
 
 def _row(advice: Advice) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from qbench.analysis.checks import Fresh
 from qbench.corrections import rewritten
 from qbench.errors import InputError, QbenchError
 from qbench.fixed import UNIT, fixed_range
-from qbench.graph import PreparedModel
+from qbench.graph import PreparedModel, load_network
 from qbench.network import Network, Precision, ScaleGroup
 from qbench.plan import Plan, check_fits
 from qbench.protocols import Dataset, Progress, silent
@@ -23,7 +23,7 @@ from qbench.samples import DEFAULT, load_sample
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme
 from qbench.walk import Walk, samples_of
-from qbench.workbench.case import Shapes, Values, open_data, open_model, refuse_odd_outputs
+from qbench.workbench.case import Shapes, Values, open_data, refuse_odd_outputs
 from qbench.workbench.plans import FIXED_OUTPUTS, makers, ranges_of, schemes_of, statistics_of
 from qbench.workbench.precisions import allowed_precisions
 
@@ -67,13 +67,13 @@ def open_subject(arguments: tuple[Path, ...], data: str | None = None, *, sample
             raise InputError("--preprocess, --input-shape, --input-value and --limit are for a model of your own; the built-in samples are ready (see --samples)")
         chosen = load_sample(sample or DEFAULT)
         plan_file = plan_path(plans[0]) if plans else last_plan(chosen.name)
-        return _fitting(open_model(chosen.model), plan_file, chosen.calibration)
+        return _fitting(load_network(chosen.model), plan_file, chosen.calibration)
     model = models[0]
     if sample is not None:
         raise InputError(f"--sample {sample} and the model {model}: give one of the two")
     if data is None:
         raise InputError(f"{model}: no data; add --data FILE.npz, a folder, or module:function (labels are not needed)")
-    prepared = open_model(model, input_shapes, input_values)
+    prepared = load_network(model, input_shapes, input_values)
     refuse_odd_outputs(prepared)
     plan_file = plan_path(plans[0]) if plans else last_plan(prepared.network.name)
     return _fitting(prepared, plan_file, open_data(data, prepared, preprocess, limit))

@@ -17,8 +17,8 @@ import numpy as np
 from qbench import qdq
 from qbench.board import Board, Measurement, Request
 from qbench.cost import CostTable
-from qbench.cost.corrected import taught
-from qbench.cost.correction import Correction
+from qbench.cost.board_fit import BoardFit
+from qbench.cost.board_table import taught
 from qbench.graph import PreparedModel
 from qbench.network import Network, Precision
 from qbench.plan import Plan
@@ -76,7 +76,7 @@ class Rig:
         return [self.known[p.key] for p in plans]
 
 
-def teach(rig: Rig, table: CostTable, plans: Sequence[Plan]) -> tuple[CostTable, Correction]:
+def teach(rig: Rig, table: CostTable, plans: Sequence[Plan]) -> tuple[CostTable, BoardFit]:
     """The table corrected by measuring `plans`."""
     found = rig.measure(plans)
     return taught(table, plans, np.array([m.latency_ms for m in found]) / 1e3, np.array([m.error_ms for m in found]) / 1e3, rig.where)

@@ -79,7 +79,7 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
         raise InputError(f"--sample {sample} and --model {model}: give one of the two")
     if data is None:
         raise InputError(f"{model}: no calibration data; add --data FILE.npz, a folder, or module:function")
-    prepared = open_model(model, input_shapes, input_values)
+    prepared = load_network(model, input_shapes, input_values)
     refuse_odd_outputs(prepared)
     calibration = open_data(data, prepared, preprocess, limit)
     evaluation = open_data(eval_data, prepared, preprocess, limit) if eval_data else calibration
@@ -98,11 +98,6 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
 def opened(spec: str, preprocess: str | None = None, limit: int | None = None) -> Opened:
     """How a data set of the user's came about; a path is made absolute."""
     return Opened(str(Path(spec).resolve()) if Path(spec).exists() else spec, None, preprocess, limit)
-
-
-def open_model(model: Path, input_shapes: Shapes | None = None, input_values: Values | None = None) -> PreparedModel:
-    """The prepared model of a file; `input_shapes` and `input_values` as in `qbench.graph.load_network`."""
-    return load_network(model, input_shapes, input_values)
 
 
 def refuse_odd_outputs(prepared: PreparedModel) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -291,5 +291,5 @@ def _provenance(job: CompareJob, asked: _Asked, evaluator: OnnxEvaluator) -> dic
     return about | {
         "command": job.command or "qbench " + " ".join(sys.argv[1:]), "calibrated on": f"{case.calibration.name}, {len(case.calibration)} samples",
         "evaluated on": f"{case.evaluation.name}, {len(case.evaluation)} samples", "operating point": asked.op_point,
-        "fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval,
+        **asdict(target.provenance),
         "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}

@@ -15,7 +15,7 @@ from qbench.corrections.adaround import learned_rounding
 from qbench.corrections.bias import Found, corrected_biases
 from qbench.corrections.mask import Masking, finite_masks, mask_ranges, masking
 from qbench.corrections.mask_check import changed
-from qbench.corrections.masks import masked
+from qbench.corrections.mask_pattern import masked
 from qbench.corrections.rewriting import MASKED, equalized_once, with_constants
 from qbench.corrections.steps import AdaRound, BiasCorrection, Correction, Equalization, Mask
 from qbench.errors import InputError

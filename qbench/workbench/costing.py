@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from qbench import targets
 from qbench.cost import CostTable, KernelRow, changes
-from qbench.cost.kernel import KernelCost
 from qbench.cost.memory import MemoryPlan
 from qbench.cost.modes import batched, first_run_s, kernel_on_cores, throughput
 from qbench.cost.npu import NpuModel
@@ -24,6 +23,8 @@ from qbench.plan import Plan, check_fits
 from qbench.target import MemoryRules, Target
 from qbench.workbench.placing import placing
 from qbench.workbench.precisions import precision_of
+from qbench.workbench.readings import calibrated
+from qbench.workbench.sustaining import thermal_of
 
 ALL_POINTS = "all"
 GUESSED = 0.1                 # share of the latency on the CPU above which the interval is said not to hold
@@ -37,7 +38,7 @@ class CostOptions:
     op_points     names, or ("all",) for every point of the table; (): the fastest
     plan          a plan's file, priced in place of uniform precisions
     cores, batch  of one inference; other values than 1 are not validated
-    power         a file of watt readings of the user's board (`qbench.workbench.power`)
+    power         a file of watt readings of the user's board (`qbench.workbench.readings`)
     ambient_c, thermal_resistance, heat_capacity   C, K/W, J/K of the board: all three for a sustained latency
     """
 
@@ -88,8 +89,6 @@ def _with_readings(target: Target, options: CostOptions) -> Target:
     """The target in the user's watts, where a file of readings was given."""
     if options.power is None:
         return target
-    from qbench.workbench.power import calibrated  # brings onnxruntime, which a price does without
-
     return calibrated(target, options.power, options.toolkit)
 
 
@@ -97,8 +96,6 @@ def _sustained(table: CostTable, codes: Codes, point: str, options: CostOptions)
     """Burst and sustained latency, where the board's thermal figures were given."""
     if not any(v is not None for v in options.thermal):
         return None
-    from qbench.workbench.power import thermal_of
-
     return thermal_of(table, codes, point, *options.thermal)
 
 
@@ -136,14 +133,12 @@ def cost_row(table: CostTable, codes: Codes, precision: str, point: str, options
             "cpu_basis": _cpu_basis(target),
             "warnings": [*_warnings(options), *_stopped(refused), *_guessed(cpu_ms, price.latency_ms * slower), *unpriced(table.network), *_too_large(memory, target)], "kernels": kernels,
             "memory": memory_row(memory, target.memory),
-            "provenance": {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on,
-                           "interval": target.provenance.interval, "power": asdict(target.power) if target.power else None}}
+            "provenance": asdict(target.provenance) | {"power": asdict(target.power) if target.power else None}}
 
 
 def refused_kernels(table: CostTable, codes: Codes, refused: Mapping[Precision, Sequence[str]]) -> tuple[str, ...]:
     """Of the kernels, each at its precision in this assignment."""
-    unit = {u: i for i, u in enumerate(table.units)}
-    return tuple(k.name for k in table.network.kernels if k.name in refused.get(table.available[codes[unit[table.network.unit_of_kernel[k.name]]]], ()))
+    return tuple(k.name for k, precision in zip(table.network.kernels, table.kernel_precisions(codes), strict=True) if k.name in refused.get(precision, ()))
 
 
 def _guessed(cpu_ms: float, latency_ms: float) -> list[str]:
@@ -199,7 +194,7 @@ def unpriced(network: Network) -> list[str]:
 def _kernels(table: CostTable, codes: Codes, point: str, cores: int) -> list[dict[str, Any]]:
     """The table's rows, each with the one change that would save most on it; times on `cores`."""
     rows = table.kernel_table(codes, point)
-    costs = _costs(table, codes, point)
+    costs = table.kernel_costs(codes, point)
     found = []
     for row, cost in zip(rows, (*costs, *[None] * (len(rows) - len(costs))), strict=True):
         body = asdict(row) | {"change": _change(table, row, point) if cost else None}
@@ -208,13 +203,6 @@ def _kernels(table: CostTable, codes: Codes, point: str, cores: int) -> list[dic
             body |= {"ms": kernel_on_cores(cost, cores, table.model.parameters) * 1e3, "mj": None}
         found.append(body)
     return found
-
-
-def _costs(table: CostTable, codes: Codes, point: str) -> list[KernelCost]:
-    """Of every kernel in execution order: the first rows of the kernel table."""
-    o = table.op_points.index(point)
-    unit = {u: i for i, u in enumerate(table.units)}
-    return [costs[codes[unit[table.network.unit_of_kernel[k.name]]]][o] for k, costs in zip(table.network.kernels, table.kernels, strict=True)]
 
 
 def _change(table: CostTable, row: KernelRow, point: str) -> dict[str, Any] | None:
@@ -253,7 +241,7 @@ def modes_of(table: CostTable, codes: Codes, point: str) -> dict[str, Any]:
     if not isinstance(table.model, NpuModel):
         return found
     p = table.model.parameters
-    costs, count = _costs(table, codes, point), int(p.cores)
+    costs, count = table.kernel_costs(codes, point), int(p.cores)
     first = first_run_s(table.memory(codes).weight_bytes, p)
     moved = sum(c.dram_bytes for c in costs)
     alone = sum(c.seconds for c in costs) * 1e3

@@ -14,13 +14,13 @@ from qbench import qdq, targets
 from qbench.corrections import rewritten
 from qbench.errors import InputError, PlanError
 from qbench.export import Job, export, planned
-from qbench.graph import PreparedModel
+from qbench.graph import PreparedModel, load_network
 from qbench.plan import Plan
 from qbench.protocols import Array, Progress, silent
 from qbench.samples import DEFAULT, load_sample
 from qbench.target import Target
 from qbench.targets.exporters import for_target, make
-from qbench.workbench.case import Shapes, Values, input_specs, open_data, open_model
+from qbench.workbench.case import Shapes, Values, input_specs, open_data
 from qbench.workbench.placing import placed
 
 SAMPLES = 8
@@ -83,11 +83,11 @@ def _opened(wanted: ExportOptions) -> tuple[PreparedModel, tuple[Mapping[str, Ar
         if wanted.data is not None or wanted.preprocess or wanted.input_shapes or wanted.input_values:
             raise InputError("--data, --preprocess, --input-shape and --input-value are for a model of your own: give it, or leave them out for the sample")
         sample = load_sample(wanted.sample or DEFAULT)
-        prepared = open_model(sample.model)
+        prepared = load_network(sample.model)
         return prepared, tuple(dict(b.feeds) for b in islice(sample.calibration.batches(1), SAMPLES)), False
     if wanted.sample is not None:
         raise InputError(f"--sample {wanted.sample} and the model {wanted.model}: give one of the two")
-    prepared = open_model(wanted.model, wanted.input_shapes, wanted.input_values)
+    prepared = load_network(wanted.model, wanted.input_shapes, wanted.input_values)
     if wanted.data is not None:
         data = open_data(wanted.data, prepared, wanted.preprocess)
         return prepared, tuple(dict(b.feeds) for b in islice(data.batches(1), SAMPLES)), False

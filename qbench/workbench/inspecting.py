@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,9 @@ def _precision(target: Target, version: str, asked: str | None) -> Precision:
     return chosen
 
 
-def _basis(target: Target) -> dict[str, str]:
-    return {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval}
-
-
 def _without(target: Target, toolkit: str | None, precision: str | None, name: str, shapes: Shapes) -> Inspection:
     version = target.toolkit(toolkit)
-    return Inspection(name, target.name, version, str(_precision(target, version, precision)), target.operating_points[-1].name, shapes, None, _basis(target))
+    return Inspection(name, target.name, version, str(_precision(target, version, precision)), target.operating_points[-1].name, shapes, None, asdict(target.provenance))
 
 
 def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Facts) -> Inspection:
@@ -114,7 +110,7 @@ def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Fact
         padding(table, rows, point), input_sizes(facts.around, target, version, chosen, point), layouts(table, rows, chosen, point),
         on_chip(table, chosen),
         graph_counts(facts.file, facts.static.graph, network, table.model, chosen), (*hazards(facts.static, target), *offers(placed, facts.operators)))
-    return Inspection(facts.name, target.name, version, str(chosen), point.name, facts.shapes, found, _basis(target))
+    return Inspection(facts.name, target.name, version, str(chosen), point.name, facts.shapes, found, asdict(target.provenance))
 
 
 def hazards(model: ir.Model, target: Target) -> tuple[Offer, ...]:

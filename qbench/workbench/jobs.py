@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
         if rig is not None:
             found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
             tracker.measured([c for c in found.candidates if c.measured])
-            found = replace(found, provenance={**found.provenance, **trust(pricer.target), "boards": rig.where})
+            found = replace(found, provenance={**found.provenance, **asdict(pricer.target.provenance), "boards": rig.where})
         told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
@@ -161,13 +161,8 @@ def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxE
     sample = job.case.sample
     about = {"sample_name": sample.title, "sample_story": sample.story, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats),
              "sample_other_metrics": ", ".join(f"--metric {m}" for m in sample.also)} if sample else {}
-    return about | trust(target) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
+    return about | asdict(target.provenance) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
             "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
-
-
-def trust(target: Target) -> dict[str, str]:
-    """What predicted latencies rest on."""
-    return {"fitted_on": target.provenance.fitted_on, "validated_on": target.provenance.validated_on, "interval": target.provenance.interval}
 
 
 def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: Mapping[str, Sequence[Precision]]) -> list[str]:

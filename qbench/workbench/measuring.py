@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,9 +13,11 @@ import numpy as np
 from qbench.board import Board, Measurement, Request
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
+from qbench.graph import load_network
 from qbench.protocols import Array, Progress, silent
 from qbench.targets.boards import open_board
-from qbench.workbench.case import Shapes, Values, input_specs, open_data, open_model
+from qbench.versions import check_versions
+from qbench.workbench.case import Shapes, Values, input_specs, open_data
 
 SAMPLES = 4
 """Inputs that are sent to the board, in turn: one alone may sit in caches, or be unlike the others."""
@@ -22,18 +26,21 @@ TRIES = 3
 
 def measure(model: Path, board: str, data: str | None = None, *, request: Request | None = None, preprocess: str | None = None,
             input_shapes: Shapes | None = None, input_values: Values | None = None, out: Path | None = None, tries: int = TRIES,
-            progress: Progress = silent) -> tuple[Measurement, tuple[str, ...]]:
+            manifest: Path | None = None, progress: Progress = silent) -> tuple[Measurement, tuple[str, ...]]:
     """The measurement and remarks on it; written to `out` where one is named.
 
     data    samples to run on; without them values are drawn at random, which an ONNX model allows
     tries   measurements at most, until one is stable; the steadiest is kept
-    Raises InputError for a model that is not there, ToolError when the board fails.
+    manifest   of an export: the board is refused, before anything runs, when it lacks what the artefact needs
+    Raises InputError for a model that is not there, ToolError when the board fails or is refused.
     """
     if not model.is_file():
         raise InputError(f"{model} does not exist")
     if out is not None:
-        refuse_overwriting(out, model=model, data=data)
+        refuse_overwriting(out, model=model, data=data, manifest=manifest)
     there = open_board(board)
+    if manifest is not None:
+        refuse_versions(manifest, there)
     feeds, notes = samples(model, data, preprocess, input_shapes, input_values)
     found = measured(there, model, feeds, request or Request(), tries, progress)
     if out is not None:
@@ -55,6 +62,42 @@ def measured(board: Board, model: Path, feeds: Sequence[Mapping[str, Array]], re
     return min(kept, key=lambda m: (m.percentile(90) - m.percentile(10)) / m.latency_ms)
 
 
+def refuse_versions(manifest: Path, board: Board) -> None:
+    """Raises ToolError that names both sides when the board's runtime or driver is not what the manifest asks for (BUG case B27), InputError
+    for a file that is no manifest."""
+    try:
+        requires = json.loads(manifest.read_text(encoding="utf-8"))["requires"]
+        needs = {str(what): str(wanted) for what, wanted in requires.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{manifest} is no manifest of an export with a `requires` table ({type(error).__name__}: {error}); `qbench export` writes manifest.json") from error
+    try:
+        check_versions(needs, versions(board.facts()), board.url)
+    except ValueError as error:
+        raise InputError(f"{manifest}: requires: {error}") from error
+
+
+def versions(facts: Mapping[str, str]) -> dict[str, str]:
+    """What a manifest may ask for, from a board's facts: "onnxruntime 1.22.0" is runtime 1.22.0 and onnxruntime 1.22.0.
+
+    Behind rknnlite it is librknnrt that reads the model, so that is the runtime where the board shows it.
+    """
+    found = {what: number for what, text in facts.items() if (number := _number(text))}
+    name = facts.get("runtime", "").partition(" ")[0]
+    if "runtime" in found:
+        found[name] = found["runtime"]
+    if name == "rknnlite" and "librknnrt" in found:
+        found["runtime"] = found["librknnrt"]
+    if "npu_driver" in found:
+        found["driver"] = found["npu_driver"]
+    return found
+
+
+def _number(text: str) -> str:
+    """The first version in a text, "" without one."""
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return match[0] if match else ""
+
+
 def samples(model: Path, data: str | None, preprocess: str | None = None, input_shapes: Shapes | None = None,
             input_values: Values | None = None) -> tuple[list[Mapping[str, Array]], tuple[str, ...]]:
     """The first SAMPLES samples of `data`, or seeded random values of the model's inputs, and a remark that says so.
@@ -63,7 +106,7 @@ def samples(model: Path, data: str | None, preprocess: str | None = None, input_
     """
     if model.suffix.lower() not in (".onnx", ".pt2"):
         return _as_stored(model, data), ()
-    prepared = open_model(model, input_shapes, input_values)
+    prepared = load_network(model, input_shapes, input_values)
     if data is not None:
         return [dict(b.feeds) for b in islice(open_data(data, prepared, preprocess, SAMPLES).batches(1), SAMPLES)], ()
     rng = np.random.default_rng(0)

@@ -10,16 +10,17 @@ from qbench import targets
 from qbench.cost import CostTable
 from qbench.errors import BudgetError, InputError
 from qbench.files import write_text
+from qbench.graph import load_network
 from qbench.network import Network
 from qbench.protocols import Accuracy, Metric
 from qbench.search import preset as presets
 from qbench.search.budget import MaxDrop, parse_budgets
 from qbench.search.derivation import Derivation, Given, derive
 from qbench.target import Target
-from qbench.workbench.case import Shapes, open_case, open_model
+from qbench.workbench.case import Shapes, open_case
 from qbench.workbench.placing import placed
-from qbench.workbench.power import calibrated
 from qbench.workbench.precisions import precision_of
+from qbench.workbench.readings import calibrated
 
 TARGET = "rk3588"
 OFF = "none"
@@ -62,7 +63,7 @@ def preset_rows(name: str | None = None, target: str | None = None, model: Path 
     """
     if name is None and target is None:
         return [_told(presets.load(n)) for n in presets.names()]
-    prepared = open_model(model, input_shapes) if model else open_case().prepared
+    prepared = load_network(model, input_shapes) if model else open_case().prepared
     network, chip = prepared.network, placed(target_of(target or TARGET, power, toolkit), prepared, toolkit)
     table = CostTable.build(network, chip, toolkit)
     if name is not None:

@@ -12,14 +12,14 @@ from qbench.corrections import rewritten
 from qbench.coverage import coverage
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
-from qbench.graph import PreparedModel
+from qbench.graph import PreparedModel, load_network
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Dataset, Progress, silent
 from qbench.samples import DEFAULT, load_sample
 from qbench.schemes import scheme_of
 from qbench.statistics import Statistics
 from qbench.target import QuantScheme, Target
-from qbench.workbench.case import Shapes, Values, open_data, open_model
+from qbench.workbench.case import Shapes, Values, open_data
 from qbench.workbench.correcting import Gain, Recipe, corrected
 from qbench.workbench.plans import schemes_of
 from qbench.workbench.precisions import precision_of
@@ -115,10 +115,10 @@ def _recipe(wanted: Quantization) -> Recipe:
 def _opened(wanted: Quantization) -> tuple[PreparedModel, Dataset | None]:
     """The model, and the calibration data where there are any."""
     if wanted.model is not None:
-        prepared = open_model(wanted.model, wanted.input_shapes, wanted.input_values)
+        prepared = load_network(wanted.model, wanted.input_shapes, wanted.input_values)
         return prepared, open_data(wanted.data, prepared, wanted.preprocess, wanted.limit) if wanted.data else None
     sample = load_sample(wanted.sample or DEFAULT, wanted.limit)
-    prepared = open_model(sample.model)
+    prepared = load_network(sample.model)
     return prepared, sample.calibration
 
 

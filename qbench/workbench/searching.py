@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from qbench import calibrators
 from qbench.affine import Scheme
-from qbench.corrections.masks import masked
+from qbench.corrections.mask_pattern import masked
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Progress

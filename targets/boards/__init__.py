@@ -1,6 +1,8 @@
 """Boards by URL.
 
     local://                     this machine, onnxruntime; local://openvino, local://onnxruntime?threads=1
+    ssh://user@host:22/rknnlite  a board on the network; ?python=/opt/venv/bin/python, ?key=FILE, ?folder=/mnt/sd, ?clock=1000MHz
+    adb://SERIAL/rknnlite        a board behind the Android debug bridge
     replay:measurement.json      a recording: nothing runs, and every figure says so
 
 Third parties add theirs as entry points of the group `qbench.boards`: the scheme, and a function of the URL.
@@ -23,6 +25,8 @@ GROUP = "qbench.boards"
 _OURS = {
     "local": "qbench.targets.boards.local:open_local",
     "replay": "qbench.targets.boards.replay:open_replay",
+    "ssh": "qbench.targets.boards.ssh:open_ssh",
+    "adb": "qbench.targets.boards.adb:open_adb",
 }
 
 

@@ -3,7 +3,8 @@
     python3 agent.py facts RUNTIME                      prints what the machine and the runtime are, as JSON
     python3 agent.py measure RUNTIME REQUEST ANSWER     times a model; REQUEST and ANSWER are JSON files
 
-REQUEST: model, inputs (list of .npz), runs, warmup, seconds, threads, outputs (folder or ""), sysfs ("/" on a real machine).
+REQUEST: model, inputs (list of .npz), runs, warmup, seconds, threads, clock (null, or device and hertz), outputs (folder or ""),
+sysfs ("/" on a real machine). A terminated agent puts back the clock that it has fixed.
 Nothing is printed on standard output but the JSON of `facts`; runtimes write what they like to standard error.
 """
 
@@ -13,6 +14,8 @@ import glob
 import json
 import os
 import platform
+import re
+import signal
 import sys
 import threading
 import time
@@ -20,6 +23,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 POLL_S = 0.02
+SLOW = 5
+"""Polls of the power meter for one of the clocks and temperatures."""
+LONGEST = 400
+"""Readings that a series keeps; past it every second one is dropped."""
+SETTLE_S = 1.0
+"""Within which a clock must be where it was set."""
+TOLERANCE = 0.02
+STOPPED = threading.Event()
+"""Set by a signal: the exception that it raises may be swallowed by a module that is being imported."""
 
 
 class Runtime(Protocol):
@@ -170,6 +182,15 @@ def number(path: str) -> float | None:
         return None
 
 
+def binary(path: str) -> bytes:
+    """A file as it is, b"" where it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
 def clocks(root: str) -> dict[str, float]:
     """Clock of each domain in hertz: devices with devfreq, the fastest CPU core."""
     found = {}
@@ -189,6 +210,57 @@ def temperature(root: str) -> float | None:
     raw = [number(p) for p in glob.glob(os.path.join(root, "sys/class/thermal/thermal_zone*/temp"))]
     values = [v / 1e3 for v in raw if v is not None and -4e4 < v < 2e5]
     return max(values) if values else None
+
+
+class Clock:
+    """A devfreq device held at one clock by its userspace governor (Linux kernel, Documentation/ABI/testing/sysfs-class-devfreq)."""
+
+    def __init__(self, root: str, name: str, hz: float) -> None:
+        base = os.path.join(root, "sys/class/devfreq")
+        found = sorted(n for n in (os.listdir(base) if os.path.isdir(base) else []) if (name or "npu").lower() in n.lower())
+        if len(found) != 1:
+            have = ", ".join(sorted(os.listdir(base))) if os.path.isdir(base) else "none"
+            raise RuntimeError(f"clock: {len(found)} devfreq devices have {name or 'npu'!r} in their name (there are: {have}); name one as in npu:1000MHz")
+        self.name, self.folder, self.hz = found[0], os.path.join(base, found[0]), hz
+        steps = read(os.path.join(self.folder, "available_frequencies")).split()
+        if steps and str(int(hz)) not in steps:
+            raise RuntimeError(f"clock: {self.name} has no {hz / 1e6:g} MHz, only {', '.join(f'{float(s) / 1e6:g}' for s in steps)} MHz")
+        self.before = read(os.path.join(self.folder, "governor"))
+        self.set_before = ""
+
+    def __enter__(self) -> Clock:  # noqa: PYI034  Python 3.8 knows no Self
+        try:
+            self._write("governor", "userspace")
+            self.set_before = read(os.path.join(self.folder, "userspace/set_freq"))
+            self._write("userspace/set_freq", str(int(self.hz)))
+            self._verify()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.before == "userspace" and self.set_before.isdigit():
+            self._write("userspace/set_freq", self.set_before)
+        if read(os.path.join(self.folder, "governor")) != self.before:
+            self._write("governor", self.before)
+
+    def _verify(self) -> None:
+        until = time.perf_counter() + SETTLE_S
+        now = number(os.path.join(self.folder, "cur_freq"))
+        while now is None or abs(now / self.hz - 1.0) > TOLERANCE:
+            if time.perf_counter() > until:
+                raise RuntimeError(f"clock: {self.name} was set to {self.hz / 1e6:g} MHz and runs at {(now or 0.0) / 1e6:g} MHz: too hot, or limited by min_freq or max_freq")
+            time.sleep(POLL_S)
+            now = number(os.path.join(self.folder, "cur_freq"))
+
+    def _write(self, name: str, text: str) -> None:
+        path = os.path.join(self.folder, name)
+        try:
+            with open(path, "w", encoding="ascii") as stream:
+                stream.write(text)
+        except OSError as error:
+            raise RuntimeError(f"clock: {text!r} cannot be written to {path} ({error.strerror}): run as root, with a kernel that has the userspace governor") from error
 
 
 class Meter:
@@ -218,6 +290,13 @@ class Meter:
         return values[0] * 1e-6 if len(values) == 1 else values[0] * values[1] * 1e-6
 
 
+# What loads a model on the device may be older than the Python package in front of it.
+VERSIONS = (
+    ("librknnrt", "usr/lib/librknnrt.so", rb"librknnrt version: (\d+(?:\.\d+)+)"),
+    ("npu_driver", "usr/local/Ascend/driver/version.info", rb"(?m)^Version=(\S+)"),
+)
+
+
 def facts(runtime: str, root: str = "/") -> dict[str, str]:
     """Versions and machine as texts."""
     found = {"python": platform.python_version(), "system": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())}
@@ -225,6 +304,10 @@ def facts(runtime: str, root: str = "/") -> dict[str, str]:
         text = read(os.path.join(root, path))
         if text:
             found[key] = text
+    for key, path, pattern in VERSIONS:
+        match = re.search(pattern, binary(os.path.join(root, path)))
+        if match:
+            found.setdefault(key, match.group(1).decode())
     names = [line.split(":", 1)[1].strip() for line in read(os.path.join(root, "proc/cpuinfo")).splitlines() if line.startswith("model name")]
     if names:
         found["cpu"] = names[0]
@@ -239,27 +322,46 @@ def facts(runtime: str, root: str = "/") -> dict[str, str]:
 
 
 class Watch(threading.Thread):
-    """Reads temperature and power while others work."""
+    """Reads power, temperature and clocks while others work. series: "temperature_c" or a clock's domain -> [second, value]."""
 
     def __init__(self, root: str, meter: Meter) -> None:
         threading.Thread.__init__(self, daemon=True)
         self.root, self.meter, self.stop_now = root, meter, threading.Event()
         self.watts: list[float] = []
-        self.hottest = temperature(root)
+        self.series: dict[str, list[list[float]]] = {}
+        self.began = time.perf_counter()
 
     def run(self) -> None:
+        polls = 0
         while not self.stop_now.is_set():
             watts = self.meter.watts()
             if watts is not None:
                 self.watts.append(watts)
-            now = temperature(self.root)
-            if now is not None:
-                self.hottest = now if self.hottest is None else max(now, self.hottest)
+            if polls % SLOW == 0:
+                self.look()
+            polls += 1
             self.stop_now.wait(POLL_S)
+
+    def look(self) -> None:
+        now = clocks(self.root)
+        celsius = temperature(self.root)
+        if celsius is not None:
+            now["temperature_c"] = celsius
+        second = time.perf_counter() - self.began
+        for name, value in now.items():
+            rows = self.series.setdefault(name, [])
+            rows.append([second, value])
+            if len(rows) > LONGEST:
+                del rows[1::2]
+
+    @property
+    def hottest(self) -> float | None:
+        return max((value for _, value in self.series.get("temperature_c", [])), default=None)
 
     def end(self) -> None:
         self.stop_now.set()
         self.join()
+        self.look()
 
 
 def mean(values: list[float]) -> float | None:
@@ -276,6 +378,19 @@ def median(values: list[float]) -> float:
 
 def measure(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
     """Everything that `Measurement` of qbench needs, as a dict."""
+    root = request["sysfs"]
+    if request["clock"]:
+        with Clock(root, *request["clock"]) as held:
+            answer = timed(runtime, request)
+        seen = [hz for _, hz in answer["series"][held.name]]
+        kept = all(abs(hz / held.hz - 1.0) <= TOLERANCE for hz in seen)
+        answer["facts"]["clock_lock"] = f"{held.name} at {held.hz / 1e6:g} MHz, " + ("verified" if kept else f"not held: {min(seen) / 1e6:g} to {max(seen) / 1e6:g} MHz")
+        return answer
+    return timed(runtime, request)
+
+
+def timed(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What `measure` says, at whatever clocks there are."""
     import numpy as np
 
     root = request["sysfs"]
@@ -295,6 +410,8 @@ def measure(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
     steps: dict[str, list[float]] = {}
 
     def one(feeds: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        if STOPPED.is_set():
+            sys.exit(143)
         marks = [time.perf_counter()]
 
         def step(name: str) -> None:
@@ -321,10 +438,15 @@ def measure(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
     watch.end()
     return {
         "runtime": RUNTIMES[runtime].version(), "facts": facts(runtime, root), "load_ms": load_ms, "first_run_ms": first_ms, "samples_ms": times,
-        "steps_ms": {k: median(v) for k, v in steps.items()}, "temperature_c": watch.hottest,
+        "steps_ms": {k: median(v) for k, v in steps.items()}, "temperature_c": watch.hottest, "series": watch.series,
         "clocks_hz": {k: [v, after.get(k, v)] for k, v in before.items()}, "power_w": mean(watch.watts), "idle_w": mean(idle.watts),
         "power_source": meter.source, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def stop(*_: Any) -> None:
+    STOPPED.set()
+    sys.exit(143)
 
 
 def main(arguments: list[str]) -> int:
@@ -334,11 +456,16 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 4 or arguments[0] != "measure":
         print(__doc__, file=sys.stderr)
         return 2
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
     with open(arguments[2], encoding="utf-8") as stream:
         request = json.load(stream)
     try:
         answer = measure(arguments[1], request)
     except Exception as error:      # noqa: BLE001  whatever a runtime raises goes to the other side as text
+        if STOPPED.is_set():
+            return 143
         answer = {"error": f"{type(error).__name__}: {error}"}
     with open(arguments[3] + ".part", "w", encoding="utf-8") as stream:
         json.dump(answer, stream)

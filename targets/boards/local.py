@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from qbench.board import Array, Measurement, Request
+from qbench.board import Array, Measurement, Request, parse_clock
 from qbench.errors import InputError, ToolError
+from qbench.targets.boards.urls import ON_BOARD, Options, read_options
 
 AGENT = Path(__file__).with_name("agent.py")
 HERE = ("onnxruntime", "openvino")
@@ -24,11 +25,11 @@ HERE = ("onnxruntime", "openvino")
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """threads   of the runtime, where the request does not say"""
+    """sysfs   root of the file system that shows clocks, sensors and meters"""
 
     url: str
     runtime: str = "onnxruntime"
-    threads: int | None = None
+    options: Options = field(default_factory=Options)
     sysfs: str = "/"
 
     def facts(self) -> Mapping[str, str]:
@@ -42,7 +43,7 @@ class Local:
         with tempfile.TemporaryDirectory(prefix="qbench-") as folder:
             place = Path(folder)
             asked, answer = place / "request.json", place / "answer.json"
-            asked.write_text(json.dumps(agent_request(str(model.resolve()), store(feeds, place), request, self.threads) | {"sysfs": self.sysfs}))
+            asked.write_text(json.dumps(agent_request(str(model.resolve()), store(feeds, place), request, self.options) | {"sysfs": self.sysfs}))
             run = subprocess.run([sys.executable, str(AGENT), "measure", self.runtime, str(asked), str(answer)], capture_output=True, text=True, check=False)
             if run.returncode or not answer.is_file():
                 raise ToolError(f"{self.url}: the measuring process ended with {run.returncode}: {last_line(run.stderr)}")
@@ -50,16 +51,12 @@ class Local:
 
 
 def open_local(url: str) -> Local:
-    """`local://[RUNTIME][?threads=N]`. Raises InputError."""
+    """`local://[RUNTIME][?threads=N&clock=1000MHz]`. Raises InputError."""
     parts = urlsplit(url)
     runtime = parts.netloc or HERE[0]
-    options = parse_qs(parts.query, keep_blank_values=True)
-    if runtime not in HERE or parts.path.strip("/") or set(options) - {"threads"}:
+    if runtime not in HERE or parts.path.strip("/"):
         raise InputError(f"board {url!r}: expected local://, local://openvino or local://onnxruntime?threads=1 (runtimes here: {', '.join(HERE)})")
-    text = options.get("threads", [""])[0]
-    if "threads" in options and (not text.isdecimal() or int(text) < 1):
-        raise InputError(f"board {url!r}: threads is {text!r}; expected a whole number of at least 1")
-    return Local(url, runtime, int(text) if text else None)
+    return Local(url, runtime, read_options(url, ON_BOARD))
 
 
 def store(feeds: Sequence[Mapping[str, Array]], folder: Path) -> list[str]:
@@ -72,9 +69,11 @@ def store(feeds: Sequence[Mapping[str, Array]], folder: Path) -> list[str]:
     return paths
 
 
-def agent_request(model: str, inputs: list[str], request: Request, threads: int | None) -> dict[str, Any]:
-    """What the agent reads."""
-    return asdict(request) | {"model": model, "inputs": inputs, "threads": request.threads or threads, "outputs": "", "sysfs": "/"}
+def agent_request(model: str, inputs: list[str], request: Request, options: Options) -> dict[str, Any]:
+    """What the agent reads; the request goes before the URL. Raises InputError for a clock that cannot be read."""
+    clock = request.clock or options.clock
+    return asdict(request) | {"model": model, "inputs": inputs, "threads": request.threads or options.threads, "clock": parse_clock(clock) if clock else None,
+                              "outputs": "", "sysfs": "/"}
 
 
 def measurement(url: str, model: Path, answer: Mapping[str, Any]) -> Measurement:

@@ -31,6 +31,8 @@ class Listed(NamedTuple):
 
 _OURS = {
     "rknn": Listed("qbench.targets.exporters.rknn:RknnExporter", ("rk3588", "rk3576", "rk3566", "rk3562")),
+    "qnn": Listed("qbench.targets.exporters.qnn:QnnExporter", ("hexagon-8gen1", "hexagon-8gen2", "hexagon-8gen3", "hexagon-8elite", "hexagon-8elite5",
+                                                              "hexagon-xelite", "hexagon-qcs6490", "hexagon-qcs9075")),
 }
 
 

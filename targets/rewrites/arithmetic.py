@@ -7,18 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    constant,
-    data,
-    is_float,
-    node_of,
-    number,
-    shape,
-    source,
-    whole,
-)
+from qbench.targets.rewrites.values import constant, data, is_float, node_of, number, shape, source
 
 
 def _negative(op: Any, x: ir.Value, like: ir.Value) -> ir.Value:

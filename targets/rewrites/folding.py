@@ -12,10 +12,11 @@ import onnx_ir.passes.common as passes
 from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.rewriter.rules import common as rules
 
+from qbench.graph.attributes import ints
 from qbench.graph.prepare import fold_constants
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import NORM_ROUNDED, whole_graph
-from qbench.targets.rewrites.values import data, ints, shape, slice_of
+from qbench.targets.rewrites.values import data, shape, slice_of
 
 _BATCH_NORM = RewriteRuleSet([
     rules.fuse_batchnorm_into_conv_rule, rules.fuse_batchnorm_into_conv_transpose_rule, rules.fuse_batchnorm_into_gemm_rule])

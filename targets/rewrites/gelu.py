@@ -7,9 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from qbench.graph.attributes import text
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import constant, node_of, opset, source, text
+from qbench.targets.rewrites.values import constant, node_of, opset, source
 
 HENDRYCKS = "Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2"
 GELU_OPSET = 20

@@ -7,19 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import ints, text, whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    constant,
-    data,
-    indices,
-    ints,
-    node_of,
-    shape,
-    source,
-    text,
-    whole,
-)
+from qbench.targets.rewrites.values import constant, data, indices, node_of, shape, source
 
 
 @rewrite("depthtospace-to-reshape", "DepthToSpace", becomes="Reshape, Transpose, Reshape", exactness=Exactness.E)

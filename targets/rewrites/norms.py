@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import real, whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import NORM_ROUNDED, rewrite
 from qbench.targets.rewrites.values import (
@@ -17,12 +18,10 @@ from qbench.targets.rewrites.values import (
     indices,
     node_of,
     opset,
-    real,
     reduced,
     reduced_axes,
     shape,
     source,
-    whole,
 )
 
 EPSILON = 1e-5

@@ -7,21 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import ints, text, whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    constant,
-    data,
-    indices,
-    ints,
-    node_of,
-    number,
-    shape,
-    sliced,
-    source,
-    text,
-    whole,
-)
+from qbench.targets.rewrites.values import constant, data, indices, node_of, number, shape, sliced, source
 
 PAD_BUG = "rknn-toolkit2 2.5.0 stops with a ValueError (_p_fuse_pad_into_conv) at a Pad in front of a convolution or average pool"
 NEGATIVE_BUG = "rknn-toolkit2 2.5.0 builds on after 'Pad: unsupport pads < 0'"

@@ -7,20 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import ints, text, whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    constant,
-    ints,
-    node_of,
-    opset,
-    reduced,
-    reduced_axes,
-    shape,
-    source,
-    text,
-    whole,
-)
+from qbench.targets.rewrites.values import constant, node_of, opset, reduced, reduced_axes, shape, source
 
 LARGEST = 7
 """Side of the largest window that small pooling units take (RKNN compiler operator list 2.3.2)."""

@@ -7,21 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import ints, real, text, whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    constant,
-    data,
-    indices,
-    ints,
-    is_float,
-    node_of,
-    real,
-    shape,
-    source,
-    text,
-    whole,
-)
+from qbench.targets.rewrites.values import constant, data, indices, is_float, node_of, shape, source
 
 EINSUM_BUG = "rknn-toolkit2 converts an Einsum, and the RK3588 aborts on it (airockchip/rknn-toolkit2 issue 387)"
 HEADS_BUG = "rknn-toolkit2 2.5.0 stops with a TypeError (_p_fuse_conv_conv_add) where two Gemms of one tensor are added"

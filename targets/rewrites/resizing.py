@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import text
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import attributes, constant, indices, node_of, shape, sliced, source, text
+from qbench.targets.rewrites.values import attributes, constant, indices, node_of, shape, sliced, source
 
 NEAREST = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
 """Coordinates and rounding that repeat each pixel s times, for every whole factor s; with the default rounding and asymmetric coordinates

@@ -7,20 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import whole
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import (
-    axis_of,
-    data,
-    indices,
-    is_float,
-    node_of,
-    shape,
-    slice_of,
-    sliced,
-    source,
-    whole,
-)
+from qbench.targets.rewrites.values import axis_of, data, indices, is_float, node_of, shape, slice_of, sliced, source
 
 SPLIT_BUG = "rknn-toolkit2 2.5.0 stops with an IndexError (_p_seperate_conv_rs_split) where Slices follow the Softmax, Conv and Reshape of a box decode (DFL)"
 

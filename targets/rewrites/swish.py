@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qbench.graph.attributes import real
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import rewrite
-from qbench.targets.rewrites.values import constant, data, node_of, opset, real, source
+from qbench.targets.rewrites.values import constant, data, node_of, opset, source
 
 SWISH_OPSET = 24
 

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from qbench.graph.attributes import ints, whole
+
 Array = NDArray[Any]
 AXES_AS_INPUT = {"ReduceSum": 13}
 """Operator set since which a reduction reads its axes from an input; 18 for the others."""
@@ -51,26 +53,6 @@ def number(value: ir.Value | None) -> float | None:
 
 def is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
-
-
-def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    found = node.attributes.get(name)
-    return tuple(int(i) for i in (default if found is None else found.as_ints()))
-
-
-def whole(node: ir.Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return default if found is None else int(found.as_int())
-
-
-def real(node: ir.Node, name: str, default: float) -> float:
-    found = node.attributes.get(name)
-    return default if found is None else float(found.as_float())
-
-
-def text(node: ir.Node, name: str, default: str) -> str:
-    found = node.attributes.get(name)
-    return default if found is None else str(found.as_string())
 
 
 def attributes(node: ir.Node) -> dict[str, Any]:

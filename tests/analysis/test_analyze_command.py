@@ -25,7 +25,6 @@ from qbench.graph import load_network
 from qbench.network import Precision
 from qbench.plan import Granularity
 from qbench.samples import load_sample
-from qbench.workbench import open_model
 from qbench.workbench.analyzing import (
     Subject,
     analyze_plan,
@@ -51,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(residual(), str(tmp_path / "other.onnx"))
     np.savez(tmp_path / "data.npz", x=np.concatenate([f["x"] for f in feeds]))
     for name in ("net", "other"):
-        prepared = open_model(tmp_path / f"{name}.onnx")
+        prepared = load_network(tmp_path / f"{name}.onnx")
         data = open_data("data.npz", prepared)
         made = plan(prepared, observe(prepared, [dict(b.feeds) for b in data.batches(1)]))
         goal = tmp_path / "qbench-out" / f"{name}-rk3588"
@@ -149,7 +148,7 @@ def test_a_built_in_sample_needs_a_plan_only(tmp_path: Path, monkeypatch: pytest
     """The small sample, end to end through the target of its plan."""
     monkeypatch.chdir(tmp_path)
     sample = load_sample("fashion")
-    prepared = open_model(sample.model)
+    prepared = load_network(sample.model)
     target = targets.load("rk3588")
     plans = Plans(prepared.network, statistics_of(prepared, sample.calibration), schemes_of(target, None), "rk3588", target.toolkit(None))
     precision = {u.name: Precision.INT8 if u.quantizable else Precision.FP16 for u in prepared.network.units}
@@ -204,7 +203,7 @@ def test_a_plan_with_corrections_is_analyzed_on_the_network_that_it_is_about(tmp
     proto, feeds = chain(300.0), noise_feeds((3, 10, 10))
     onnx.save(proto, str(tmp_path / "net.onnx"))
     np.savez(tmp_path / "data.npz", x=np.concatenate([f["x"] for f in feeds]))
-    prepared = open_model(tmp_path / "net.onnx")
+    prepared = load_network(tmp_path / "net.onnx")
     plain_plan = plan(prepared, observe(prepared, feeds))
     changed = rewritten(prepared, replace(plain_plan, corrections=("cle", "bias-guard")))
     equalized = replace(plan(changed, observe(changed, feeds)), corrections=("cle", "bias-guard"))

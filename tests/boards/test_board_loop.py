@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from qbench.board import Array, Measurement, Request
 from qbench.cli.app import app
 from qbench.cost import CostTable
-from qbench.cost.corrected import class_of, seconds_by_class
+from qbench.cost.board_table import class_of, seconds_by_class
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.targets import load

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import models
 import numpy as np
 import pytest
+from links import Server, fake_adb, openssh
 from typer.testing import CliRunner
 
 from qbench.board import Board, Measurement, Request
@@ -23,6 +24,7 @@ from qbench.runtime import Session
 from qbench.targets.boards import open_board, schemes
 from qbench.targets.boards.agent import Meter, clocks, facts, temperature
 from qbench.targets.boards.local import AGENT, Local, agent_request, store
+from qbench.targets.boards.urls import Options
 from qbench.workbench.measuring import measure, measured, samples
 
 QUICK = Request(runs=25, warmup=1, seconds=0.0, threads=1)
@@ -40,29 +42,38 @@ def feeds() -> list[dict[str, models.Array]]:
     return [{"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(2)]
 
 
-def boards(net: Path) -> dict[str, str]:
-    """A URL of every scheme."""
-    record = net.with_name("record.json")
-    if not record.exists():
-        open_board("local://").measure(net, feeds(), QUICK).save(record)
-    return {"local": "local://onnxruntime?threads=1", "replay": f"replay:{record}"}
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with openssh(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
 
 
-@pytest.mark.parametrize("scheme", schemes())
-def test_every_board_answers_with_times_and_versions(scheme: str, net: Path) -> None:
-    board = open_board(boards(net)[scheme])
+@pytest.fixture(params=schemes())
+def board(request: pytest.FixtureRequest, net: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """One of every scheme."""
+    scheme = request.param
+    if scheme == "replay":
+        open_board("local://").measure(net, feeds(), QUICK).save(net.with_name("record.json"))
+        return open_board(f"replay:{net.with_name('record.json')}")
+    if scheme == "ssh":
+        return open_board(request.getfixturevalue("server").url())
+    if scheme == "adb":
+        monkeypatch.setenv("PATH", str(fake_adb(net.parent / "bin")), prepend=os.pathsep)
+        return open_board(f"adb://emulator-1?python={sys.executable}&folder={net.parent / 'board'}")
+    return open_board({"local": "local://onnxruntime?threads=1"}[scheme])
+
+
+def test_every_board_answers_with_times_and_versions(board: Board, net: Path) -> None:
     found = board.measure(net, feeds(), QUICK)
     assert len(found.samples_ms) >= QUICK.runs and min(found.samples_ms) > 0.0
     assert found.first_run_ms > 0.0 and found.runtime.startswith("onnxruntime ")
     assert {"python", "system", "cores", "runtime"} <= set(found.facts) and board.facts()["runtime"] == found.runtime
-    assert found.recorded == (scheme == "replay")
+    assert found.recorded == board.url.startswith("replay:")
     assert sum(found.steps_ms.values()) <= 2.0 * found.percentile(99)
     assert found.when.endswith("Z")
 
 
-@pytest.mark.parametrize("scheme", schemes())
-def test_every_board_names_itself_and_the_model_when_it_fails(scheme: str, net: Path) -> None:
-    board = open_board(boards(net)[scheme])
+def test_every_board_names_itself_and_the_model_when_it_fails(board: Board, net: Path) -> None:
     broken = net.with_name("broken.onnx")
     broken.write_bytes(b"\x00nothing")
     with pytest.raises(ToolError, match=r"broken\.onnx") as error:
@@ -70,20 +81,22 @@ def test_every_board_names_itself_and_the_model_when_it_fails(scheme: str, net: 
     assert board.url in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["local://tensorrt", "local://onnxruntime?threads=0", "local://?cores=2", "local://onnxruntime/x", "replay:", "replay:nowhere.json"])
+@pytest.mark.parametrize("url", ["local://tensorrt", "local://onnxruntime?threads=0", "local://?cores=2", "local://onnxruntime/x", "replay:", "replay:nowhere.json",
+                                 "local://?clock=fast", "ssh://", "ssh://board/tensorrt", "ssh://board:port", "ssh://board?timeout=0", "ssh://board?python=", "ssh://board?x",
+                                 "adb://", "adb://-e", "adb://1/tflite", "adb://1?key=a"])
 def test_urls_that_do_not_parse_are_refused(url: str) -> None:
     with pytest.raises(InputError, match="board"):
         open_board(url)
 
 
 def test_an_unknown_scheme_lists_those_there_are() -> None:
-    with pytest.raises(UnknownName, match="local:, replay:"):
+    with pytest.raises(UnknownName, match="adb:, local:, replay:, ssh:"):
         open_board("carrier-pigeon://x")
 
 
 def test_the_agent_gives_the_outputs_of_the_runtime(net: Path, tmp_path: Path) -> None:
     wanted = [Session(net).run(f) for f in feeds()]
-    request = agent_request(str(net), store(feeds(), tmp_path), QUICK, None) | {"outputs": str(tmp_path)}
+    request = agent_request(str(net), store(feeds(), tmp_path), QUICK, Options()) | {"outputs": str(tmp_path)}
     (tmp_path / "q.json").write_text(json.dumps(request))
     subprocess.run([sys.executable, str(AGENT), "measure", "onnxruntime", str(tmp_path / "q.json"), str(tmp_path / "a.json")], check=True)
     for number, outputs in enumerate(wanted):
@@ -159,7 +172,7 @@ def test_the_rknn_runtime_is_driven_through_its_own_calls(tmp_path: Path) -> Non
     for content in (b"RKNN....", b"junk"):
         model = tmp_path / "net.rknn"
         model.write_bytes(content)
-        request = agent_request(str(model), store(feeds(), tmp_path), QUICK, None) | {"outputs": str(tmp_path)}
+        request = agent_request(str(model), store(feeds(), tmp_path), QUICK, Options()) | {"outputs": str(tmp_path)}
         (tmp_path / "q.json").write_text(json.dumps(request))
         subprocess.run([sys.executable, str(AGENT), "measure", "rknnlite", str(tmp_path / "q.json"), str(tmp_path / "a.json")], check=True, env=environment)
         answers.append(json.loads((tmp_path / "a.json").read_text()))

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 from qbench import qdq, targets
 from qbench.affine import Scheme
-from qbench.corrections.mask import finite_masks, masking, needed
-from qbench.corrections.masks import masked
+from qbench.corrections.mask import finite_masks, masking
+from qbench.corrections.mask_pattern import masked
 from qbench.corrections.steps import Mask
 from qbench.data import ArrayDataset
 from qbench.graph import PreparedModel
@@ -271,9 +271,8 @@ def test_a_network_without_masks_is_left_alone() -> None:
     assert found.plan.model_key == prepared.network.model_key
 
 
-def test_what_decides_is_asked_for() -> None:
+def test_what_decides_is_found() -> None:
     prepared = prepare(attention("one-minus", -1e4))
-    assert needed(prepared) == ("logits", "drop")
     (one,) = masked(prepared.model.graph)
     assert [name for name, _ in one.chain] == ["masked"] and one.tree == ["mask"] and [(v.name, s) for v, s in one.gates] == [("drop", 1)]
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import Array, model, node
+from numpy.typing import NDArray
 
 from qbench.corrections.anchors import Anchor, anchor_of
-from qbench.corrections.patches import bias_row, factor_of, from_matrix, matrix, outputs_at, patches, positions_of
+from qbench.corrections.patches import bias_row, factor_of, from_matrix, matrix, patches, positions_of
 from qbench.runtime import Session
 
 
@@ -22,6 +23,13 @@ def layer(op: str, weights: dict[str, Array], shape: tuple[int, ...], seed: int 
     anchor = anchor_of(graph[0])
     assert isinstance(anchor, Anchor), anchor
     return anchor, x, Session(proto.SerializeToString(), 1).run({"x": x})["y"]
+
+
+def outputs_at(anchor: Anchor, y: Array, positions: NDArray[np.int64]) -> Array:
+    """The output of one sample at `positions`: [groups, positions, outputs / groups]."""
+    if anchor.channel_axis != 1:
+        return y.reshape(-1, anchor.outputs)[positions][None]
+    return y.reshape(anchor.groups, anchor.outputs // anchor.groups, -1)[:, :, positions].transpose(0, 2, 1)
 
 
 def by_patches(anchor: Anchor, x: Array, y: Array) -> tuple[Array, Array]:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from qbench.cost import CostTable
 from qbench.errors import InputError, TargetError
+from qbench.graph import load_network
 from qbench.network import Precision
 from qbench.target import Target
 from qbench.targets import load
-from qbench.workbench.case import open_model
-from qbench.workbench.power import calibrated, thermal_of
+from qbench.workbench.readings import calibrated
+from qbench.workbench.sustaining import thermal_of
 
 READING = '[[reading]]\nmodel = "net.onnx"\nop_point = "1000MHz"\nidle_w = 1.5\nbusy_w = 6.5\n'
 RK = load("rk3588")
@@ -38,7 +39,7 @@ def readings(folder: Path, text: str = READING) -> Path:
 
 
 def table_of(target: Target, folder: Path) -> tuple[CostTable, NDArray[np.int64]]:
-    table = CostTable.build(open_model(folder / "net.onnx").network, target)
+    table = CostTable.build(load_network(folder / "net.onnx").network, target)
     return table, table.uniform(Precision.INT8)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from qbench.cost import CostTable, changes, cost_model
 from qbench.cost.mcu import McuModel
-from qbench.cost.modes import first_run_s, on_cores, throughput
+from qbench.cost.modes import first_run_s, kernel_on_cores, throughput
 from qbench.cost.npu import NpuModel
 from qbench.cost.tile import in_gelu, padded_macs, swaps_channels, vanishes
 from qbench.errors import PrecisionUnavailable
@@ -194,10 +194,10 @@ def test_cores_divide_only_what_scales() -> None:
     p = replace(npu("rk3588").parameters, cores=3.0, core_efficiency=0.8, core_barrier_s=1e-6)
     net, target = branched(), load("rk3588")
     costs = [npu("rk3588").kernel(k, net, INT8, target.operating_points[-1]) for k in net.kernels]
-    one, three = on_cores(costs, 1, p), on_cores(costs, 3, p)
+    one, three, eight = (sum(kernel_on_cores(c, n, p) for c in costs) for n in (1, 3, 8))
     swish = next(c.seconds for c in costs if "Swish" in c.op)
     assert swish < three < one == pytest.approx(sum(c.seconds for c in costs))
-    assert on_cores(costs, 8, p) == three                          # no more cores than there are
+    assert eight == three                          # no more cores than there are
     assert throughput(0.01, 1e6, 3, 1e12) == 300 and throughput(0.01, 1e9, 3, 1e10) == 10
 
 

@@ -11,7 +11,7 @@ import pytest
 from export_cases import job, three_convs
 
 from qbench.cli import main
-from qbench.workbench import open_model
+from qbench.graph import load_network
 
 
 def run(arguments: list[str]) -> int:
@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
 def files(folder: Path, precision: dict[str, str] | None = None) -> list[str]:
     """Arguments for the three convolutions and their plan."""
     onnx.save(three_convs(), folder / "net.onnx")
-    plan = replace(job(precision).plan, model_key=open_model(folder / "net.onnx").network.model_key)
+    plan = replace(job(precision).plan, model_key=load_network(folder / "net.onnx").network.model_key)
     plan.save(folder / "plan.json")
     return ["export", str(folder / "net.onnx"), "--plan", str(folder / "plan.json"), "-o", str(folder / "out")]
 

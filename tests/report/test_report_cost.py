@@ -16,8 +16,8 @@ from models import model, node
 from rich.console import Console
 from typer.testing import CliRunner
 
-from qbench.advice.terminal import advice_report
 from qbench.cli.app import app
+from qbench.report.advice_terminal import advice_report
 from qbench.report.cost_page import HEIGHT, WIDTH, buffers, style, write_cost
 from qbench.report.cost_terminal import cost_report, time_by_bound
 from qbench.report.target_terminal import target_report

@@ -30,7 +30,7 @@ COVERED = 1.2816
 
 
 @dataclass(frozen=True)
-class Correction:
+class BoardFit:
     """factors     one per class, in the order of `classes`
     scale          their common part
     residual_sd    relative spread of measured over corrected prediction, leaving each measurement out in turn
@@ -55,8 +55,8 @@ class Correction:
         return float(np.exp(-half)), float(np.exp(half))
 
 
-def learn(classes: Sequence[str], by_class: Floats, measured_s: Floats, error_s: Floats | None = None, fixed_s: float = 0.0) -> Correction:
-    """The correction that measurements support.
+def learn(classes: Sequence[str], by_class: Floats, measured_s: Floats, error_s: Floats | None = None, fixed_s: float = 0.0) -> BoardFit:
+    """The fit that measurements support.
 
     by_class     predicted seconds, [plans, classes]
     measured_s   medians, [plans]; error_s   their standard errors
@@ -67,7 +67,7 @@ def learn(classes: Sequence[str], by_class: Floats, measured_s: Floats, error_s:
     assert (measured_s > 0.0).all() and (by_class.sum(axis=1) + fixed_s > 0.0).all(), "times are positive"
     noise = np.hypot(ERROR_SD, 0.0 if error_s is None else np.asarray(error_s) / measured_s) * np.ones(len(measured_s))
     theta = _fit(by_class, measured_s, noise, fixed_s)
-    return Correction(tuple(classes), np.exp(theta[0] + theta[1:]), float(np.exp(theta[0])), _left_out(by_class, measured_s, noise, fixed_s), len(measured_s))
+    return BoardFit(tuple(classes), np.exp(theta[0] + theta[1:]), float(np.exp(theta[0])), _left_out(by_class, measured_s, noise, fixed_s), len(measured_s))
 
 
 def _fit(by_class: Floats, measured_s: Floats, noise: Floats, fixed_s: float) -> Floats:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qbench.cost.correction import CLASS_SD, Correction, learn
+from qbench.cost.board_fit import CLASS_SD, BoardFit, learn
 
 CLASSES = ("conv int8", "conv fp16", "pool int8")
 
@@ -70,5 +70,5 @@ def test_noisy_measurements_pull_less() -> None:
 
 
 def test_time_of_no_class_moves_with_the_scale() -> None:
-    found = Correction(("a",), np.array([2.0]), 3.0, 0.1, 1)
+    found = BoardFit(("a",), np.array([2.0]), 3.0, 0.1, 1)
     assert found.seconds(np.array([[1.0]]), 0.5)[0] == pytest.approx(2.0 + 1.5)

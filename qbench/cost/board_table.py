@@ -1,4 +1,4 @@
-"""A cost table after measurements: the same model, its times moved by what a board has taught (`qbench.cost.correction`)."""
+"""A cost table after measurements: the same model, its times moved by what a board has taught (`qbench.cost.board_fit`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qbench.cost.correction import Correction, Floats, learn
+from qbench.cost.board_fit import BoardFit, Floats, learn
 from qbench.cost.kernel import CostModel, KernelCost
 from qbench.cost.table import CostTable
 from qbench.network import Kernel, Network, Precision
@@ -24,7 +24,7 @@ def class_of(kernel: Kernel, precision: Precision | str) -> str:
 
 
 @dataclass(frozen=True)
-class CorrectedModel:
+class FittedModel:
     """A CostModel whose seconds are those of `base`, times the factor of their class. Energy per operation stays."""
 
     base: CostModel
@@ -77,7 +77,7 @@ def seconds_by_class(table: CostTable, plans: Sequence[Plan]) -> tuple[tuple[str
     return classes, np.array([[row.get(c, 0.0) for c in classes] for row in rows]), table.model.model_overhead_s
 
 
-def taught(table: CostTable, plans: Sequence[Plan], measured_s: Floats, error_s: Floats, where: str) -> tuple[CostTable, Correction]:
+def taught(table: CostTable, plans: Sequence[Plan], measured_s: Floats, error_s: Floats, where: str) -> tuple[CostTable, BoardFit]:
     """The table moved by measurements of `plans`, and what was learnt. `where` names the board in the provenance."""
     found = learn(*seconds_by_class(table, plans)[:2], measured_s, error_s, table.model.model_overhead_s)
     low, high = found.interval
@@ -85,5 +85,5 @@ def taught(table: CostTable, plans: Sequence[Plan], measured_s: Floats, error_s:
     target = replace(table.target, latency_factor_low=low, latency_factor_high=high, provenance=Provenance(
         f"{table.target.provenance.fitted_on}; then {about}: scale {found.scale:.3g}", f"leave one measured plan out: {100 * found.residual_sd:.0f} % (standard deviation)",
         "80 %, normal, from the plans left out"))
-    model = CorrectedModel(table.model, dict(zip(found.classes, found.factors.tolist(), strict=True)), found.scale)
+    model = FittedModel(table.model, dict(zip(found.classes, found.factors.tolist(), strict=True)), found.scale)
     return CostTable.build(table.network, target, table.toolkit, model), found

@@ -1,0 +1,104 @@
+# mypy: ignore-errors
+"""Runs inside the environment of onnxruntime-qnn, started by `qbench.toolchains.call`: request.json in, answer.json out.
+
+Needs nothing of qbench. Compiles a Q/DQ model into a context binary for one chip, writes what the compiler made of it (graph.json, trace.json), and,
+if request["outputs"] is a name, loads the binary again and runs the samples through the x86 simulator.
+"""
+
+import glob
+import json
+import sys
+import time
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_qnn as qnn
+
+NAME = "QNNExecutionProvider"
+TRACE = "qnn_op_trace.json"            # the provider's own name for it
+SHOWN = 4
+REQUANTIZES = "WeightBiasQuantization"
+"""onnxruntime's optimizer of this name turns a float layer between integer layers into an 8-bit one, with scales of its own."""
+
+
+class Refused(Exception):
+    """The compiler says no."""
+
+
+def session(model, device, provider, config):
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    for key, value in {"session.disable_cpu_ep_fallback": "1", **config}.items():      # without it, layers go to the CPU and nobody is told
+        options.add_session_config_entry(key, value)
+    options.add_provider_for_devices([device], {"backend_path": qnn.get_qnn_htp_path(), **provider})
+    return ort.InferenceSession(model, options, disabled_optimizers=[REQUANTIZES])
+
+
+def traced():
+    try:
+        with open(TRACE) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
+def compiled(request, device):
+    told = {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": ".", "enable_framework_op_trace": "1"}
+    config = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": request["context"]}
+    try:
+        session(request["model"], device, request["provider"] | told, config)
+    except Exception as error:             # onnxruntime has one class of error per status
+        left = [f"node {n['node_name']!r} ({n['op_type']}): {n['reason']}" for n in traced().get("unsupported_nodes", ())]
+        more = [f"and {len(left) - SHOWN} more"] if len(left) > SHOWN else []
+        raise Refused("the HTP does not take " + "; ".join([*left[:SHOWN], *more]) if left else str(error).splitlines()[0]) from error
+
+
+def graph():
+    """Nodes and tensors of all compiled graphs."""
+    nodes, tensors = {}, {}
+    for path in sorted(glob.glob(f"{NAME}*.json")):
+        with open(path) as file:
+            body = json.load(file).get("graph")
+        if body:
+            nodes |= body["nodes"]
+            tensors |= body["tensors"]
+    if not nodes:
+        raise Refused("the compiler wrote no graph")
+    return {"nodes": nodes, "tensors": tensors}
+
+
+def simulate(request, device):
+    run = session(request["context"], device, request["provider"], {})
+    stored, found = np.load(request["samples"]), {}
+    for number in range(request["count"]):
+        got = run.run(None, {name: stored[f"{number}:{name}"] for name in request["inputs"]})
+        found.update({f"{number}:{value.name}": np.asarray(y) for value, y in zip(run.get_outputs(), got, strict=True)})
+    np.savez(request["outputs"], **found)
+
+
+def main(asked, answered):
+    with open(asked) as file:
+        request = json.load(file)
+    started = time.monotonic()
+    try:
+        ort.register_execution_provider_library(NAME, qnn.get_library_path())
+        device = next(d for d in ort.get_ep_devices() if d.ep_name == NAME)
+        compiled(request, device)
+        for name, body in (("graph.json", graph()), ("trace.json", traced())):
+            with open(name, "w") as file:
+                json.dump(body, file, indent=1, sort_keys=True)
+                file.write("\n")
+        answer = {"seconds": time.monotonic() - started}
+        if request["outputs"]:
+            simulate(request, device)
+    except Refused as error:
+        answer = {"refused": str(error)}
+    except Exception as error:             # noqa: BLE001
+        answer = {"refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    with open(answered, "w") as file:
+        json.dump(answer, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

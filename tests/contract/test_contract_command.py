@@ -1,0 +1,159 @@
+"""`qbench contract` and `qbench doctor` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import conv_relu, observe, plan, prepare
+from typer.testing import CliRunner
+
+from qbench import targets, toolchains
+from qbench.cli.app import app
+from qbench.errors import InputError, ToolError
+from qbench.workbench import doctoring
+from qbench.workbench.doctoring import Finding, Health, State, board_findings, examine, package
+
+RUNNER = CliRunner()
+
+
+def qbench(*arguments: object, code: int = 0) -> str:
+    done = RUNNER.invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == code, f"{arguments}: exit {done.exit_code}\n{done.output}\n{done.exception}"
+    return done.stdout
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
+    """net.onnx in the working folder; the shape of its input."""
+    monkeypatch.chdir(tmp_path)
+    proto = conv_relu()
+    onnx.save(proto, "net.onnx")
+    return tuple(d.dim_value or 1 for d in proto.graph.input[0].type.tensor_type.shape.dim)
+
+
+def test_a_good_input_ends_with_0_and_a_bad_one_with_1(net: tuple[int, ...]) -> None:
+    np.save("good.npy", np.zeros(net, np.float32))
+    np.save("bad.npy", np.zeros(net[1:], np.float64))
+    assert "keeps it" in qbench("contract", "net.onnx", "--input", "good.npy")
+    said = qbench("contract", "net.onnx", "--input", "bad.npy", code=1)
+    assert "batch axis is missing" in said and "x.astype(numpy.float32)" in said and "cure:" in said
+    body = json.loads(qbench("contract", "net.onnx", "--input", "bad.npy", "--json", code=1))
+    assert [b["clause"] for b in body["inputs"][0]["breaches"]] == ["shape", "dtype"] and body["kept"] is False
+    assert body["inputs"][0]["contract"]["buffer_bytes"] == 4 * int(np.prod(net))
+
+
+def test_the_code_runs(net: tuple[int, ...]) -> None:
+    Path("written.py").write_text(qbench("contract", "net.onnx", "--target", "xdna", "--zero-copy", "--code"))
+    (written,) = [f for n, f in runpy.run_path("written.py").items() if n.startswith("prepare_")]
+    assert written(np.zeros(net, np.float32)).ctypes.data % 4096 == 0
+
+
+def test_codes_take_scale_and_zero_point_from_the_plan(net: tuple[int, ...]) -> None:
+    ready = prepare(Path("net.onnx"))
+    feeds = [{ready.network.inputs[0]: np.random.default_rng(0).normal(size=net).astype(np.float32)}]
+    made = plan(ready, observe(ready, feeds))
+    made.save(Path("plan.json"))
+    seen = next(iter(feeds[0].values()))
+    body = json.loads(qbench("contract", "net.onnx", "--as", "codes", "--plan", "plan.json", "--json"))["inputs"][0]["contract"]
+    assert body["scale"] == pytest.approx((max(seen.max(), 0) - min(seen.min(), 0)) / 255, rel=1e-3) and body["dtype"] in ("int8", "uint8")
+
+
+def test_what_is_said_of_an_input_is_checked(net: tuple[int, ...]) -> None:
+    np.save("x.npy", np.zeros(net, np.float32))
+    said = qbench("contract", "net.onnx", "--input", "x.npy", "--scale", "0.5", code=1)
+    assert "quantization: found scale 0.5, needed real values" in said
+
+
+def test_an_unknown_target_and_handover_are_refused(net: tuple[int, ...]) -> None:
+    for arguments in (["--target", "nothing"], ["--as", "dma"]):
+        with pytest.raises(InputError, match="known"):
+            app(["contract", "net.onnx", *arguments], standalone_mode=False)
+
+
+FACTS = {"runtime": "rknnlite 2.5.0", "librknnrt": "2.5.0", "npu_driver": "0.9.8", "governor": "fdab0000.npu userspace", "device_nodes": "/dev/rknpu rw", "servers": "rknn_server"}
+
+
+@pytest.mark.parametrize(("change", "name", "state", "words"), [
+    ({}, "runtime", State.OK, ""),
+    ({"librknnrt": "2.3.2"}, "runtime", State.FAILED, "install librknnrt 2.5.0"),
+    ({"librknnrt": "2.6.0"}, "runtime", State.WARNING, "export with toolkit 2.6.0"),
+    ({"runtime": ""}, "runtime", State.FAILED, "install it there"),
+    ({"runtime": "onnxruntime 1.22.0"}, "runtime", State.WARNING, "rknnlite"),
+    ({"npu_driver": ""}, "kernel module rknpu", State.FAILED, "modprobe"),
+    ({"npu_driver": "0.7.2"}, "kernel module rknpu", State.WARNING, "newer kernel"),
+    ({"governor": "fdab0000.npu rknpu_ondemand"}, "governor", State.WARNING, "--clock"),
+    ({"governor": ""}, "governor", State.UNKNOWN, ""),
+    ({"device_nodes": ""}, "device node", State.FAILED, "groups"),
+    ({"device_nodes": "/dev/rknpu no permission"}, "device node", State.FAILED, "groups"),
+    ({"servers": ""}, "server", State.WARNING, "connected PC"),
+])
+def test_a_board_is_held_against_the_target(change: dict[str, str], name: str, state: State, words: str) -> None:
+    found = board_findings("replay:x", FACTS | change, targets.load("rk3588"), "2.5.0")
+    finding = next(f for f in found if f.name == name)
+    assert finding.state is state and words in finding.cure
+    others = [f for f in found if f.name not in (name, "kernel module rknpu")]
+    assert all(f.state is State.OK for f in others), others
+
+
+def test_a_board_without_a_listed_runtime_version_is_a_warning() -> None:
+    found = board_findings("x", FACTS | {"librknnrt": "1.6.0"}, targets.load("rk3588"))
+    assert next(f for f in found if f.name == "runtime").state is State.WARNING
+
+
+def test_what_the_agent_does_not_show_is_unknown_and_not_good() -> None:
+    found = board_findings("x", {"runtime": "onnxruntime 1.22.0"}, None)
+    assert {f.name: f.state for f in found} == {"runtime": State.OK, "governor": State.UNKNOWN, "device node": State.UNKNOWN, "server": State.UNKNOWN}
+
+
+def test_packages_are_held_against_their_bounds() -> None:
+    assert package("numpy", ">=2.0").state is State.OK
+    old, absent, extra = package("numpy", ">=999"), package("no-such-package-here", ">=1"), package("no-such-package-here", ">=1", "face")
+    assert old.state is State.FAILED and "pip install 'numpy>=999'" in old.cure
+    assert absent.state is State.FAILED and extra.state is State.OK and "qbench[face]" in extra.cure
+
+
+def test_a_missing_toolchain_fails_only_where_the_target_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchains, "check", lambda name: toolchains.Status(toolchains.load(name), None))
+    alone = [f for f in examine().findings if f.name.startswith("toolchain")]
+    needed = [f for f in examine("rk3588").findings if f.name.startswith("toolchain")]
+    assert all(f.state is State.OK for f in alone)
+    assert {f.name: f.state for f in needed}["toolchain rknn"] is State.FAILED
+    assert "qbench toolchain install rknn" in next(f for f in needed if f.name == "toolchain rknn").cure
+    assert not any(f.state is State.FAILED for f in examine("host").findings if f.name.startswith("toolchain"))
+
+
+def test_a_board_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        def facts(self) -> dict[str, str]:
+            raise ToolError("x: no route to host")
+
+    monkeypatch.setattr(doctoring, "open_board", lambda url: Dead())
+    monkeypatch.setattr(toolchains, "names", tuple)
+    health = examine(board="ssh://x")
+    assert not health.usable and "no route to host" in health.findings[-1].found and health.findings[-1].cure
+
+
+@pytest.mark.parametrize(("state", "code"), [(State.OK, 0), (State.WARNING, 0), (State.UNKNOWN, 0), (State.FAILED, 3)])
+def test_the_exit_code_of_doctor(state: State, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("machine", "python", state, "3.11", ">=3.11", "mend it")
+    monkeypatch.setattr(doctoring, "examine", lambda target, board: Health((finding, replace(finding, where="local://"))))
+    said = qbench("doctor", code=code)
+    assert ("mend it" in said) == (state in (State.WARNING, State.FAILED))
+    body = json.loads(qbench("doctor", "--json", code=code))
+    assert body["usable"] == (code == 0) and len(body["findings"]) == 2
+
+
+def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(toolchains, "names", tuple)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e8))
+    found = [f for f in examine().findings if "GB free" in f.found]
+    assert found and all(f.state is State.FAILED and "free some space" in f.cure for f in found)
