@@ -81,7 +81,7 @@ class StudyLedger:
         """Raises InputError when the database cannot be opened."""
         self._space = space
         self._distributions = distributions(space)
-        self._study, self._evaluations = _open(url, study_name)
+        self._study, self._storage, self._evaluations = _open(url, study_name)
         self._known = self._evaluations.all()
         self._finished: set[str] = set()
 
@@ -117,11 +117,12 @@ class StudyLedger:
         self._finished.add(config.key)
 
     def close(self) -> None:
-        """Ends the connections; what was remembered stays."""
+        """Ends the connections, that of this thread's session among them; what was remembered stays."""
+        self._storage.remove_session()
         self._evaluations.close()
 
 
-def _open(url: str, study_name: str) -> tuple[optuna.Study, Evaluations]:
+def _open(url: str, study_name: str) -> tuple[optuna.Study, optuna.storages.RDBStorage, Evaluations]:
     import optuna
 
     quiet_optuna()
@@ -132,7 +133,7 @@ def _open(url: str, study_name: str) -> tuple[optuna.Study, Evaluations]:
         try:
             storage = optuna.storages.RDBStorage(with_driver(url), engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {})
             study = optuna.create_study(storage=storage, study_name=study_name, directions=["minimize"] * 3, load_if_exists=True)
-            return study, Evaluations(storage.engine, study_name)
+            return study, storage, Evaluations(storage.engine, study_name)
         except Exception as error:      # sqlalchemy's and optuna's trees share no base below Exception
             if not left:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
