@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,20 +122,20 @@ def near(path: Path, place: Path) -> str:
     return os.path.relpath(path, place)
 
 
-class _Path:
+class _Path(ABC):
     """What both ways have in common. hand_over() writes the files, build() runs the toolkit."""
 
     conventions: ClassVar[Mapping[str, str]]
     reference = QDQ
     consent: Mapping[str, Consent]
 
+    @abstractmethod
     def hand_over(self) -> None:
         """Write the model as the toolkit takes it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, python: Path, progress: Progress) -> Produced:
         """Compile, simulate, read back."""
-        raise NotImplementedError
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
