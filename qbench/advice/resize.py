@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 
 import onnx_ir as ir
@@ -12,6 +9,7 @@ import onnx_ir as ir
 from qbench.errors import ModelError
 from qbench.graph import PreparedModel, specialised
 from qbench.graph.kernels import build_network
+from qbench.graph.quiet import quiet
 from qbench.network import Kernel, Network
 
 
@@ -34,7 +32,7 @@ def resized(prepared: PreparedModel, height: int, width: int) -> Network:
     shapes = {t: network.tensors[t].shape for t in network.inputs} | {name: (batch, channels, height, width)}
     for value in model.graph.inputs:
         value.shape = ir.Shape(shapes[str(value.name)])
-    with _quiet():
+    with quiet("onnx_ir"):      # it logs a traceback where shapes contradict one another; here that is an answer
         try:
             found = build_network(specialised(PreparedModel(model, network), shapes), network.name, network.model_key, {})
         except ModelError as error:
@@ -44,18 +42,6 @@ def resized(prepared: PreparedModel, height: int, width: int) -> Network:
     for k in found.kernels:
         _refuse_fixed(k, found)
     return found
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """onnx_ir logs a traceback where shapes contradict one another; here that is an answer."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _refuse_fixed(k: Kernel, network: Network) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +12,7 @@ from onnxscript.rewriter.rules import common as rules
 
 from qbench.graph.attributes import ints
 from qbench.graph.prepare import fold_constants
+from qbench.graph.quiet import quiet
 from qbench.rewriting import Exactness
 from qbench.targets.rewrites.registry import NORM_ROUNDED, whole_graph
 from qbench.targets.rewrites.values import data, shape, slice_of
@@ -22,21 +21,10 @@ _BATCH_NORM = RewriteRuleSet([
     rules.fuse_batchnorm_into_conv_rule, rules.fuse_batchnorm_into_conv_transpose_rule, rules.fuse_batchnorm_into_gemm_rule])
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("onnxscript")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 @whole_graph("fold-constants", "ConstantOfShape", "Shape", "Range", "Size", "Constant", becomes="constants", exactness=Exactness.E, tidies=True)
 def fold(model: ir.Model) -> None:
     """Chains of Shape, ConstantOfShape, Range and whatever reads constants only are computed once: at static shapes they end in constants."""
-    with _quiet():
+    with quiet("onnxscript", logging.ERROR):
         fold_constants(model, onnx_shape_inference=True)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
@@ -108,5 +96,5 @@ def _bypass(graph: ir.Graph, node: ir.Node) -> None:
              source="Jacob et al. 2018 (arXiv 1712.05877), equation 14")
 def fold_batchnorm(model: ir.Model) -> None:
     """A BatchNormalization behind Conv, ConvTranspose or Gemm goes into its weights and bias."""
-    with _quiet():
+    with quiet("onnxscript", logging.ERROR):
         _BATCH_NORM.apply_to_model(model)
