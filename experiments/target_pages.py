@@ -18,9 +18,9 @@ import onnx.defs
 import validation
 
 from qbench.files import write_text
+from qbench.placement.record import Operator
 from qbench.report.held_out_svg import svg
 from qbench.report.target_page import Operators, RuleText, index, page
-from qbench.support import Operator
 from qbench.target import Target
 from qbench.targets import aliases, load, names
 from qbench.targets.rules import rules_of

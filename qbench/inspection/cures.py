@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from qbench.inspection.placing import Placed
-from qbench.support import Operator, Placement
+from qbench.inspection.operator_table import Placed
+from qbench.placement.record import Operator, Placement
 
 MEANING = {"E": "bit-exact", "N": "same mathematics, other rounding", "A": "approximation", "C": "changes the result: needs consent"}
 

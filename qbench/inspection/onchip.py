@@ -10,8 +10,8 @@ from qbench.cost import CostTable
 from qbench.cost.fits import fits
 from qbench.cost.residency import NONE, RESIDENT, onchip_bytes, residency
 from qbench.errors import TargetError
-from qbench.inspection.segments import bytes_of
 from qbench.network import Kernel, Network, Precision
+from qbench.placement.segments import bytes_of
 
 WORST = 10
 

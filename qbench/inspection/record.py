@@ -12,11 +12,11 @@ from qbench.inspection.cures import Offer
 from qbench.inspection.dtypes import TypeFinding
 from qbench.inspection.layouts import Layouts
 from qbench.inspection.onchip import OnChip
+from qbench.inspection.operator_table import OperatorLine
 from qbench.inspection.padding import Padding
-from qbench.inspection.placing import OperatorLine
-from qbench.inspection.segments import Fallback
 from qbench.inspection.shapes import Origin
 from qbench.inspection.sizes import Sizes
+from qbench.placement.segments import Fallback
 
 
 @dataclass(frozen=True, slots=True)

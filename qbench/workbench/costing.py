@@ -17,8 +17,8 @@ from qbench.cost.modes import batched, first_run_s, kernel_on_cores, throughput
 from qbench.cost.npu import NpuModel
 from qbench.errors import InputError
 from qbench.graph import load_network
-from qbench.inspection.segments import parts_of
 from qbench.network import Network, Precision
+from qbench.placement.segments import parts_of
 from qbench.plan import Plan, check_fits
 from qbench.target import MemoryRules, Target
 from qbench.workbench.placing import placing

@@ -18,15 +18,16 @@ from qbench.inspection.dtypes import type_findings
 from qbench.inspection.layouts import layouts
 from qbench.inspection.onchip import on_chip
 from qbench.inspection.opening import Sized, as_option, spelled, with_sizes
-from qbench.inspection.operators import operators_of
+from qbench.inspection.operator_table import place_operators
 from qbench.inspection.padding import padding
-from qbench.inspection.placing import judge, place_operators
 from qbench.inspection.record import AxisLine, Inspection, OnTarget, Shapes
-from qbench.inspection.segments import fallback
 from qbench.inspection.shapes import cure, open_axes
 from qbench.inspection.sizes import Neighbours, input_sizes, neighbours
 from qbench.network import Precision
-from qbench.support import Operator, Placement
+from qbench.placement.judging import judge
+from qbench.placement.operators import operators_of
+from qbench.placement.record import Operator, Placement
+from qbench.placement.segments import fallback
 from qbench.target import Target
 from qbench.targets.rewrites import REWRITES
 from qbench.targets.rules import rules_of

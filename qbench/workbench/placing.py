@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qbench.graph import PreparedModel, specialised
-from qbench.inspection.operators import operators_of
-from qbench.inspection.placing import Judged, fallen_back, judge, kernels_of
 from qbench.network import Network, Precision
-from qbench.support import Placement
+from qbench.placement.judging import Judged, fallen_back, judge, kernels_of
+from qbench.placement.operators import operators_of
+from qbench.placement.record import Placement
 from qbench.target import Target
 from qbench.targets.rules import rules_of
 

@@ -16,11 +16,11 @@ from qbench.errors import InputError, ModelError
 from qbench.files import refuse_overwriting
 from qbench.graph import load_network
 from qbench.inspection.opening import Sized, spelled, with_sizes
-from qbench.inspection.operators import operators_of
 from qbench.network import Precision
+from qbench.placement.operators import operators_of
+from qbench.placement.record import Placement, Verdict
 from qbench.qdq.saving import save
 from qbench.rewriting import Change, Exactness, Rewrite
-from qbench.support import Placement, Verdict
 from qbench.target import Target
 from qbench.targets.rewrites import REWRITES, named
 from qbench.targets.rewrites.outputs import host_part

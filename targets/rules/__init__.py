@@ -1,13 +1,13 @@
 """What each toolchain does with operators. A target file names its rule set: `rules = "rknn"`; one without is read off its lists.
 
-    rules_of(target)   the `qbench.support.Rules` of a target
+    rules_of(target)   the `qbench.placement.record.Rules` of a target
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qbench.support import Rules
+from qbench.placement.record import Rules
 from qbench.target import Target
 from qbench.targets.rules.coreml import BOOK as COREML
 from qbench.targets.rules.lists import BOOK as LISTS

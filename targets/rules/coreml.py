@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qbench.support import Operator, Placement
+from qbench.placement.record import Operator, Placement
 from qbench.targets.rules.lists import listed
 from qbench.targets.rules.registry import Book, Case
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qbench.support import Operator, Placement, Verdict
+from qbench.placement.record import Operator, Placement, Verdict
 from qbench.target import Target
 from qbench.targets.rules.registry import Book, Case
 

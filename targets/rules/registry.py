@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qbench.network import Precision
-from qbench.support import Operator, Placement, Verdict
+from qbench.placement.record import Operator, Placement, Verdict
 from qbench.target import Target
 
 
@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Book:
-    """The rules of one toolchain; the protocol is `qbench.support.Rules`.
+    """The rules of one toolchain; the protocol is `qbench.placement.record.Rules`.
 
     listed          answers for an operator that breaks none of them
     fuses           function that the toolchain takes for one operator where it is spelled in several -> what is said of its members, which then

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qbench.network import Precision
-from qbench.support import Operator, Placement, Verdict
+from qbench.placement.record import Operator, Placement, Verdict
 from qbench.targets.rules.registry import Book, Case
 
 LIST = "RKNN compiler operator list 2.3.2 (2025)"

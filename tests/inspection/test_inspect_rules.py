@@ -13,9 +13,9 @@ from single_operators import models, noise, resize, scalar, single, whole
 
 from qbench import targets
 from qbench.inspection.opening import spelled
-from qbench.inspection.operators import operators_of
 from qbench.network import Precision
-from qbench.support import Operator, Placement
+from qbench.placement.operators import operators_of
+from qbench.placement.record import Operator, Placement
 from qbench.targets.rules import BOOKS, rules_of
 from qbench.targets.rules.rknn import data
 

@@ -16,10 +16,10 @@ from qbench import targets
 from qbench.cost import CostTable, KernelRow, cost_model
 from qbench.cost.npu import NpuModel
 from qbench.graph import load_network
-from qbench.inspection.placing import fallen_back
-from qbench.inspection.segments import fallback, parts_of
 from qbench.network import Kernel, Network, Precision, TensorSpec
-from qbench.support import Placement, Verdict
+from qbench.placement.judging import fallen_back
+from qbench.placement.record import Placement, Verdict
+from qbench.placement.segments import fallback, parts_of
 from qbench.target import Target
 
 NPU, CPU = Placement.NPU, Placement.CPU

@@ -14,7 +14,7 @@ import numpy as np
 from qbench.cost import CostModel, KernelRow
 from qbench.cost.npu import NpuModel
 from qbench.network import Network, Precision
-from qbench.support import Placement
+from qbench.placement.record import Placement
 from qbench.target import OperatingPoint
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from qbench.graph.norms import REDUCTIONS, Chain, normalisations
 from qbench.graph.values import STANDARD, constant
-from qbench.support import Operand, Operator
+from qbench.placement.record import Operand, Operator
 
 SMALL = 64
 """Elements up to which the data of a constant is shown to the rules: indices, sizes, exponents."""
