@@ -13,7 +13,7 @@ import onnx
 from onnx import numpy_helper
 from rknn.api import RKNN
 
-SMALL = 16                                      # elements up to which a tensor of zeros may be a constant that is meant
+SMALL = 16                                      # elements from which a tensor of zeros is taken for weights that are missing
 
 
 def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -22,7 +22,7 @@ def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             values = numpy_helper.to_array(tensor)
-            if values.size > SMALL and not values.any():
+            if values.size >= SMALL and not values.any():
                 fan_in = values[0].size if values.ndim > 1 else 100
                 drawn = rng.standard_normal(values.shape) * np.sqrt(2.0 / fan_in)
                 tensor.CopyFrom(numpy_helper.from_array(drawn.astype(np.float32), tensor.name))

@@ -1,7 +1,7 @@
 """Does the search find a better front with fewer evaluations than others would?
 
-    python experiments/search_efficiency.py                              the two samples, 3 seeds
-    python experiments/search_efficiency.py DEST/ppocr_cls --seeds 5     a folder that experiments/networks/fetch.py made, beside them
+    python experiments/search_efficiency.py                                   brain and fashion, 3 seeds
+    python experiments/search_efficiency.py face DEST/efficientnet_lite0      a sample, and a folder that experiments/networks/fetch.py made
 
 Every method assigns INT8 or FP16 to the same units, under the same calibrator, and is judged on the same evaluation samples; what differs is
 which plans it asks for. A plan costs what it ran: the unit is one pass of the float model over the whole evaluation set. Equal plans are
@@ -37,6 +37,7 @@ from qbench.evaluation import OnnxEvaluator
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy
+from qbench import samples
 from qbench.search import make_strategy
 from qbench.search.pareto import hypervolume
 from qbench.search.planner import Planner
@@ -238,15 +239,14 @@ def case_of(folder: Path) -> Case:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("networks", nargs="*", default=["brain", "fashion"], help="names of samples, or folders")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--evaluations", type=int, default=300, help="most that the samplers may ask for")
     parser.add_argument("--trials", type=int, default=44, help="of qbench's own search")
     parser.add_argument("--limit", type=int, default=None, help="evaluation samples of the built-in samples")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    cases = [("brain", open_case(sample="brain", limit=asked.limit)), ("fashion", open_case(sample="fashion", limit=asked.limit))]
-    cases += [(f.name, case_of(f)) for f in asked.folders]
+    cases = [(n, open_case(sample=n, limit=asked.limit)) if n in samples.names() else (Path(n).name, case_of(Path(n))) for n in asked.networks]
     kept = {}
     for name, case in cases:
         a = arena(name, case, asked.evaluations)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from itertools import pairwise
 from math import hypot, isfinite, isnan
 from typing import Any
@@ -46,6 +47,33 @@ class Row:
     plan: str = ""
     plan_key: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VendorRow:
+    """A network in the vendor's simulator: quantized by its own toolkit, or by a plan of ours.
+
+    maker      "qbench" or the toolkit with its version; name   its algorithm, or the plan
+    value, low, high   the metric with its 95 % interval; sqnr_db   of all outputs against float
+    cycles     of the toolkit's own table; build_s   seconds of the build; on_cpu   layers that it puts on the CPU
+    layers     the toolkit's accuracy analysis, a row a layer; empty where it was not run
+    refused    why there are no figures; "" where there are
+    """
+
+    maker: str
+    name: str
+    metric: str = ""
+    value: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    samples: int = 0
+    sqnr_db: float = float("nan")
+    cycles: int = 0
+    weight_kb: float = 0.0
+    build_s: float = 0.0
+    on_cpu: tuple[str, ...] = ()
+    layers: tuple[Mapping[str, Any], ...] = ()
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +195,17 @@ class Comparison:
     partial: bool = False
     unmeasured: Mapping[str, str] = field(default_factory=dict)
     """What was asked for and not measured -> why."""
+    vendor: tuple[VendorRow, ...] = ()
+    """The vendor's own results and ours, in the vendor's simulator; see `beaten`."""
 
     @property
     def best(self) -> Row | None:
         return next(iter(ranked(self.rows)), None)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown: str = import_module("qbench.report.notebook").comparison(self)     # by name: the report knows this module, not the other way round
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; non-finite numbers become null."""
@@ -182,7 +217,7 @@ class Comparison:
             "scales": [_ladder_json(ladder) for ladder in ladders(self.rows)],
             "rows": [{"rank": i, "not_distinguishable": alike(r, order[0]), **row_json(r)} for i, r in enumerate(order, start=1)],
             "gaps": [_gap_json(g) for g in self.gaps], "provenance": dict(self.provenance), "warnings": list(self.warnings),
-            "unmeasured": dict(self.unmeasured),
+            "unmeasured": dict(self.unmeasured), "vendor": [asdict(v) for v in self.vendor],
         }
         found: dict[str, Any] = finite(body)
         return found
@@ -233,6 +268,14 @@ def differ(row: Row, other: Row) -> bool:
     """
     halves = [(r.accuracy.drop_high - r.accuracy.drop_low) / 2.0 for r in (row, other)]
     return bool(abs(row.accuracy.value - other.accuracy.value) > hypot(*halves))
+
+
+def beaten(rows: Sequence[VendorRow]) -> tuple[tuple[VendorRow, VendorRow], ...]:
+    """Rows of ours, each with the best row of the vendor that has no more cycles and a better SQNR."""
+    done = [r for r in rows if not r.refused]
+    theirs = sorted((r for r in done if r.maker != "qbench"), key=lambda r: -r.sqnr_db)
+    found = ((ours, next((t for t in theirs if t.cycles <= ours.cycles and t.sqnr_db > ours.sqnr_db), None)) for ours in done if ours.maker == "qbench")
+    return tuple((ours, t) for ours, t in found if t is not None)
 
 
 def row_json(row: Row) -> dict[str, Any]:

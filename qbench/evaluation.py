@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,8 @@ KEEP_BYTES = 1 << 30
 """Float outputs above this size go to a temporary file."""
 PREFIX_BYTES = 400 << 20
 """Most that the activations at a cut may take for all samples of one evaluation; above it the whole graph runs."""
+BEGUN = 64
+"""Plans whose first samples are remembered, so that the whole set costs only the others."""
 
 
 @dataclass
@@ -40,6 +42,15 @@ class Cut:
     position: int
     samples: int
     batches: list[dict[str, Array]]
+
+
+@dataclass
+class Begun:
+    """What is known of a plan: the metric's rows of its first samples, in pieces, and how far its outputs are from float there."""
+
+    fidelity: Fidelity
+    rows: list[Array] = field(default_factory=list)
+    samples: int = 0
 
 
 class OnnxEvaluator:
@@ -57,6 +68,7 @@ class OnnxEvaluator:
         self.float_pass_equivalents = 0.0
         self.batch = batch_size(prepared.model, self.network)
         self._cut: Cut | None = None
+        self._begun: dict[str, Begun] = {}
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._reference: list[dict[str, Array]] = []
         self._rows = np.empty((0, 1))
@@ -112,32 +124,53 @@ class OnnxEvaluator:
         """Build the plan's model and run it on the first `samples` samples (all when None).
 
         A plan without any integer unit is run with its FP16 rounding emulated: nothing else would tell it from float.
+        Samples that the plan was evaluated on before do not run again, where they ended with a whole run.
         """
         position = first_integer(self.network, plan)
         all_float = position == len(self.network.kernels)
-        return self.evaluate_model(qdq.write(self.prepared, plan, emulate_fp16=all_float).model, samples, 0 if all_float else position)
+        as_float = not all_float and plan.model_key == self.network.model_key       # a correction may have moved the floats in front, too
+        begun = self._begun.pop(plan.key, None)
+        if begun is None or begun.samples > self._asked(samples):
+            begun = self._new()
+        found = self._go_on(begun, qdq.write(self.prepared, plan, emulate_fp16=all_float).model, samples, position if as_float else 0)
+        if begun.samples < len(self.dataset) and begun.samples % self.batch == 0:
+            self._begun[plan.key] = begun
+            if len(self._begun) > BEGUN:
+                del self._begun[next(iter(self._begun))]
+        return found
 
     def evaluate_model(self, model: ir.Model, samples: int | None = None, position: int = 0) -> Accuracy:
         """Accuracy of a model with the network's inputs and outputs; kernels before `position` are as in the float model."""
+        return self._go_on(self._new(), model, samples, position)
+
+    def _go_on(self, begun: Begun, model: ir.Model, samples: int | None, position: int) -> Accuracy:
+        """Runs the samples that `begun` does not know yet, and adds them to it. The float prefix is kept for the first samples only."""
         start = time.perf_counter()
-        count = min(samples or len(self.dataset), len(self.dataset))
-        cut = self._advance(position, count)
+        count, first = self._asked(samples), begun.samples
+        cut = self._advance(position, count) if not first else None
         run = extract(model, cut_tensors(self.network, cut.position), self.network.outputs) if cut else model
         if run is None:
             run, cut = model, None
-        rows, fidelity, done = [], Fidelity(axis=class_axis(self.metric)), 0
-        with loaded(run, self.threads, self.simulate) as session:
-            for index, batch in enumerate(self._batches(count)):
-                feeds = dict(batch.feeds) | (cut.batches[index] if cut else {})
-                size = size_of(batch)
-                outputs = lifted(session.run(feeds), self._lifted)
-                reference = {k: v[:size] for k, v in self._reference[index].items()}
-                rows.append(self.metric.statistics(outputs, batch.labels, reference))
-                first = self.network.outputs[0]
-                fidelity.update(reference[first], outputs[first])
-                done += size
-        self._count(cut.position if cut else 0, len(self.network.kernels), done)
-        return self._accuracy(np.concatenate(rows), fidelity, time.perf_counter() - start)
+        output = self.network.outputs[0]
+        if first < count:
+            with loaded(run, self.threads, self.simulate) as session:
+                for index, batch in enumerate(self._batches(count)):
+                    if begun.samples >= (index + 1) * self.batch:
+                        continue
+                    size = size_of(batch)
+                    outputs = lifted(session.run(dict(batch.feeds) | (cut.batches[index] if cut else {})), self._lifted)
+                    reference = {k: v[:size] for k, v in self._reference[index].items()}
+                    begun.rows.append(self.metric.statistics(outputs, batch.labels, reference))
+                    begun.fidelity.update(reference[output], outputs[output])
+                    begun.samples += size
+            self._count(cut.position if cut else 0, len(self.network.kernels), begun.samples - first)
+        return self._accuracy(np.concatenate(begun.rows), begun.fidelity, time.perf_counter() - start)
+
+    def _new(self) -> Begun:
+        return Begun(Fidelity(axis=class_axis(self.metric)))
+
+    def _asked(self, samples: int | None) -> int:
+        return min(samples or len(self.dataset), len(self.dataset))
 
     def _accuracy(self, rows: Array, fidelity: Fidelity, seconds: float) -> Accuracy:
         value, low, high = interval(self.metric, rows, self.seed)

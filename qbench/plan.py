@@ -139,9 +139,12 @@ class Plan:
             raise PlanError(f"{path}: {entry} is missing or broken: {error}") from error
 
 
-def check_fits(plan: Plan, network: Network) -> None:
-    """Raises PlanError, naming the first difference, when `plan` was made for another model."""
-    if plan.model_key != network.model_key:
+def check_fits(plan: Plan, network: Network, *, constants: bool = True) -> None:
+    """Raises PlanError, naming the first difference, when `plan` was made for another model.
+
+    constants   False: a correction may stand between, which changes constants only (prices do not depend on them)
+    """
+    if plan.model_key != network.model_key and (constants or plan.model_key.partition("+")[0] != network.model_key.partition("+")[0]):
         raise PlanError(f"the plan was made for model {plan.model_key[:12]}, this one is {network.model_key[:12]}: "
                         "use the model of the search, with the --input-value that it had, or make a new plan")
     have, want = set(plan.precision), {u.name for u in network.units}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from math import isfinite
 from typing import Any
 
@@ -20,6 +21,7 @@ class Candidate:
     plan      path of its plan.json relative to the result folder; "" for the float reference
     layers    units per precision
     feasible  meets every budget with its predicted mean; `sure` also with the upper end of the interval. Where a board measured it, by that
+    corrections   what the search chose beside the default steps, as a spec; "" for nothing
     measured  what a board said; `price` stays a prediction
     """
 
@@ -35,6 +37,7 @@ class Candidate:
     feasible: bool
     sure: bool
     measured: Measurement | None = None
+    corrections: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class SearchResult:
         a, p = c.accuracy, c.price
         return {
             "name": c.name, "origin": c.origin, "plan": c.plan, "plan_key": c.plan_key, "calibrator": c.calibrator,
-            "granularity": c.granularity, "layers": dict(c.layers),
+            "granularity": c.granularity, "corrections": c.corrections, "layers": dict(c.layers),
             "accuracy": a.value, "accuracy_low": a.low, "accuracy_high": a.high, "metric": a.metric, "samples": a.samples,
             "drop": a.drop, "drop_low": a.drop_low, "drop_high": a.drop_high,
             "classes": [asdict(k) for k in a.classes],
@@ -93,6 +96,11 @@ class SearchResult:
             "power_w": p.power_w, "energy_mj": p.energy_mj, "peak_memory_bytes": p.peak_memory_bytes, "op_point": p.op_point,
             "feasible": c.feasible, "sure": c.sure, "measured": c.measured.to_dict() if c.measured else None,
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown: str = import_module("qbench.report.notebook").search(self)     # by name: the report knows this module, not the other way round
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; non-finite numbers become null."""
@@ -134,7 +142,7 @@ def _candidate(c: Mapping[str, Any]) -> Candidate:
     price = Price(number("latency_ms"), number("latency_ms_low"), number("latency_ms_high"), number("energy_mj"), number("power_w"),
                   int(c["peak_memory_bytes"] or 0), c["op_point"])
     return Candidate(c["name"], c["origin"], c["plan"], c["plan_key"], c["calibrator"], c["granularity"], c["layers"], accuracy, price,
-                     c["feasible"], c["sure"], Measurement.from_dict(c["measured"], "summary.json") if c.get("measured") else None)
+                     c["feasible"], c["sure"], Measurement.from_dict(c["measured"], "summary.json") if c.get("measured") else None, c.get("corrections", ""))
 
 
 def _class(k: Mapping[str, Any]) -> ClassAccuracy:

@@ -26,6 +26,7 @@ class OperatingPoint:
 class QuantScheme:
     """How a target stores the tensors of one integer precision.
 
+    bias_bits      of the accumulator's steps that a bias may have; 8: it is stored like a weight, with one scale of its own
     weight_block   input channels that share a scale under per-group granularity; 0: the target has no such weights
     weight_axis    (ONNX operator, "tensor" or "input") for those whose weights the target takes otherwise than with one scale per
                    output channel: one for the whole tensor, or one per input channel (BUG case B09)

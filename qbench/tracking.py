@@ -14,14 +14,15 @@ import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import Any, Self
 
-from qbench.errors import InputError
+from qbench.errors import InputError, QbenchError
 from qbench.result import Candidate, SearchResult
 
 STORE = Path("qbench-out") / "mlflow.db"
@@ -29,33 +30,45 @@ STORE = Path("qbench-out") / "mlflow.db"
 WAIT_S = 120.0
 """Longest that the end of a search waits for the last runs to be written."""
 
+AHEAD = 3
+"""Models of the front that wait on disk for being logged."""
+
 
 def default_store() -> str:
     """MLFLOW_TRACKING_URI, or the SQLite file below the working folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE.resolve()}"
 
 
-def ui_command(store: str, port: int = 5000) -> list[str]:
-    """The command that shows `store` in MLflow's user interface, on the loopback address only.
+Models = Mapping[str, Callable[[Path], None]]
+"""Name of a candidate -> writes its Q/DQ model to a path."""
 
-    Raises InputError for a store that is a server: that has its user interface already.
-    """
-    if store.startswith(("http://", "https://")):
-        raise InputError(f"{store} is an MLflow server: open that address in a browser")
-    return [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
+
+def check_name(register: str, track: bool = True) -> None:
+    """Raises InputError for a name of a registered model that MLflow refuses, before any work is done."""
+    if not track:
+        raise InputError(f"--register {register} with --no-track: a model is registered where the search is logged; leave one of the two out")
+    if not register.strip() or set(register) & set("/:") or register != register.strip():
+        raise InputError(f"--register {register!r}: the name of a registered model is not empty, has no '/' or ':' and no blanks at its ends")
+
+
+def tracking_text(where: Mapping[str, str]) -> str:
+    """What the user has to know of the tracking: the registered model, or what went wrong; "" when there is nothing."""
+    if "error" in where:
+        return f"warning: MLflow on {where.get('uri', '')}: {where['error']}; the result folder is complete, the store is not"
+    return f"registered: {where['registered']}" if where.get("registered", "not ")[:4] != "not " else f"warning: {where['registered']}" if "registered" in where else ""
 
 
 class NoTracker:
     """Stands where a Tracker would when the user wants no runs."""
 
-    def begin(self, study: str, params: Mapping[str, str]) -> None: ...
+    def begin(self, study: str, params: Mapping[str, str], about: Mapping[str, Any] | None = None) -> None: ...
     def candidate(self, candidate: Candidate) -> None: ...
     def measured(self, candidates: Sequence[Candidate]) -> None: ...
     def note(self, text: str) -> None: ...
     def where(self) -> Mapping[str, str]:
         return {}
 
-    def finish(self, result: SearchResult, artifacts: Sequence[Path] = ()) -> Mapping[str, str]:
+    def finish(self, result: SearchResult, artifacts: Sequence[Path] = (), models: Models | None = None, register: str | None = None) -> Mapping[str, str]:
         return {}
 
     def __enter__(self) -> Self:
@@ -80,11 +93,12 @@ class Tracker:
         self._listener.start()
 
     @classmethod
-    def start(cls, folder: Path, name: str, target: str, store: str | None = None) -> Tracker:
+    def start(cls, folder: Path, name: str, target: str, store: str | None = None, command: str = "") -> Tracker:
         """Starts the process; returns at once.
 
         folder   result folder: candidates' plans are read from it
         name     of the network or sample: the experiment is "qbench NAME"
+        command  that began the search: what MLflow shows as its source
         """
         uri = store or default_store()
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "ERROR", "GIT_PYTHON_REFRESH": "quiet"}
@@ -94,14 +108,17 @@ class Tracker:
             stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env={**os.environ, **quiet}, start_new_session=True)
         tracker = cls(process, folder)
         tracker._send(do="open", uri=uri, experiment=f"qbench {name}", target=target, folder=str(folder.resolve()),
-                      pid=os.getpid(), host=socket.gethostname())
+                      pid=os.getpid(), host=socket.gethostname(), command=command)
         tracker.waited_s = perf_counter() - began
         return tracker
 
-    def begin(self, study: str, params: Mapping[str, str]) -> None:
-        """Opens the search's run: the unfinished one of this study where there is one, else a new one."""
+    def begin(self, study: str, params: Mapping[str, str], about: Mapping[str, Any] | None = None) -> None:
+        """Opens the search's run: the unfinished one of this study where there is one, else a new one.
+
+        about   weights: unit -> elements; datasets: name, digest, context and samples of each
+        """
         self._begun = True
-        self._send(do="begin", study=study, params=dict(params))
+        self._send(do="begin", study=study, params=dict(params), about=dict(about or {}))
 
     def candidate(self, candidate: Candidate) -> None:
         """One run below the search's. A name that the run holds already (after a resume) is not written twice."""
@@ -123,10 +140,27 @@ class Tracker:
         self._begin_anyway()
         return self._ask(do="where")
 
-    def finish(self, result: SearchResult, artifacts: Sequence[Path] = ()) -> Mapping[str, str]:
-        """Logs the chosen plan, the front as a plot and `artifacts` to the search's run and waits until all is written."""
+    def finish(self, result: SearchResult, artifacts: Sequence[Path] = (), models: Models | None = None, register: str | None = None) -> Mapping[str, str]:
+        """Logs the chosen plan, `artifacts` and the front's models to the search's run and waits until all is written.
+
+        models     of the front, the chosen plan's first; each file is removed when it is logged
+        register   name of the registered model that the chosen plan's becomes the newest version of; what came of it is `registered`
+        """
         self._begin_anyway()
-        found = self._ask(do="finish", result=result.to_dict(), artifacts=[str(a.resolve()) for a in artifacts if a.is_file()])
+        with tempfile.TemporaryDirectory(prefix="qbench-") as folder:
+            chosen = result.chosen.name if result.chosen else ""
+            for i, name in enumerate(sorted(models or {}, key=lambda n: n != chosen)):
+                path = Path(folder) / f"{i}.onnx"
+                self._wait_for_room(Path(folder))
+                if not self._open:
+                    break
+                try:
+                    (models or {})[name](path)
+                except (QbenchError, OSError) as error:      # a full disk, say: the search is done and stays so
+                    self.note(f"model of {name} not logged: {error}")
+                    continue
+                self._send(do="model", name=name, file=str(path), chosen=name == chosen)
+            found = self._ask(do="finish", result=result.to_dict(), artifacts=[str(a.resolve()) for a in artifacts if a.is_file()], register=register or "")
         self._close()
         return found
 
@@ -140,6 +174,12 @@ class Tracker:
             else:
                 self._send(do="stop", status="FAILED", reason=f"{kind.__name__}: {error}")
             self._close()
+
+    def _wait_for_room(self, folder: Path) -> None:
+        """Models may be large: few of them are on disk at a time."""
+        end = perf_counter() + WAIT_S
+        while self._process.poll() is None and perf_counter() < end and sum(1 for _ in folder.iterdir()) >= AHEAD:
+            sleep(0.02)
 
     # -- the pipe
 

@@ -82,7 +82,7 @@ class Bench:
 
     def float_config(self) -> Config:
         space = self.space
-        return Config((Precision.FP32,) * len(space.units), space.calibrators[0], space.granularities[0], space.op_points[0])
+        return Config.of((Precision.FP32,) * len(space.units), space.plain, space.op_points[0])
 
     def look(self, config: Config, samples: int) -> Accuracy:
         """Accuracy on the first `samples`, or on the whole set for WHOLE. Raises QbenchError when the plan cannot be evaluated."""
@@ -184,7 +184,8 @@ class Bench:
     def _made(self, config: Config) -> tuple[Plan, str]:
         if config not in self._plans:
             precision = dict(zip(self.space.units, config.precision, strict=True))
-            plan = self.problem.make_plan(precision, config.calibrator, Granularity(config.granularity), config.op_point)
+            make = self.problem.corrected[config.corrections] if config.corrections else self.problem.make_plan
+            plan = make(precision, config.calibrator, Granularity(config.granularity), config.op_point)
             self._plans[config] = (plan, plan.key)
         return self._plans[config]
 

@@ -35,13 +35,13 @@ def quiet_optuna() -> None:
 
 
 def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistribution]:
-    """One categorical variable per unit (named by index and unit), then calibrator, granularity and operating point."""
+    """One categorical variable per unit (named by index and unit), then calibrator, granularity, operating point and corrections."""
     from optuna.distributions import CategoricalDistribution
 
     found: dict[str, Any] = {
         f"{i:04d} {name}"[:200]: CategoricalDistribution([str(p) for p in allowed])
         for i, (name, allowed) in enumerate(zip(space.units, space.allowed, strict=True))}
-    for name, choices in (("calibrator", space.calibrators), ("granularity", space.granularities), ("op_point", space.op_points)):
+    for name, choices in (("calibrator", space.calibrators), ("granularity", space.granularities), ("op_point", space.op_points), ("corrections", space.corrections)):
         found[name] = CategoricalDistribution(list(choices))
     return found
 
@@ -50,13 +50,15 @@ def params(space: Space, config: Config) -> dict[str, str]:
     """`config` as values of `distributions`."""
     names = [f"{i:04d} {name}"[:200] for i, name in enumerate(space.units)]
     return {**dict(zip(names, map(str, config.precision), strict=True)),
-            "calibrator": config.calibrator, "granularity": config.granularity, "op_point": config.op_point}
+            "calibrator": config.calibrator, "granularity": config.granularity, "op_point": config.op_point,
+            "corrections": config.corrections}
 
 
 def config_of(space: Space, values: Mapping[str, Any]) -> Config:
     """The inverse of `params`."""
     names = [f"{i:04d} {name}"[:200] for i, name in enumerate(space.units)]
-    return Config(tuple(Precision(values[n]) for n in names), values["calibrator"], values["granularity"], values["op_point"])
+    return Config(tuple(Precision(values[n]) for n in names), values["calibrator"], values["granularity"], values["op_point"],
+                  values["corrections"])
 
 
 def _nsga2(seed: int) -> optuna.samplers.BaseSampler:

@@ -18,7 +18,7 @@ from qbench.result import Candidate
 from qbench.search.budget import Budget, MaxDrop
 from qbench.search.space import Space
 
-RULES = 3
+RULES = 4
 """Goes up when the same seed leads elsewhere, so that an old study is not continued under new rules."""
 
 
@@ -40,6 +40,7 @@ class Problem:
     """
     allowed      unit -> precisions it may take, every unit of the network; FP16 only where it cannot overflow
     make_plan    also called with FP32 for any unit: the float reference and sensitivities need it
+    corrected    spec of corrections that the search may choose -> builder of plans that have them
     data_key     content key of calibration and evaluation data, metric and whatever else decides an accuracy
     calibrators, granularities, op_points   at least one each; the first is preferred where nothing else decides
     out          result folder; plans go to out/plans
@@ -48,6 +49,7 @@ class Problem:
     storage      URL of the database that outlives a kill ("sqlite:///..."), or None
     trials       distinct plans to evaluate on the whole set
     subset       samples of a quick look; None: chosen from the size of the set and of the network
+    step         samples of one run of the evaluator: looks are whole runs, so that it can go on from there
     time_limit_s stop proposing after this long; where it strikes depends on the machine, so it costs reproducibility
     """
 
@@ -69,6 +71,8 @@ class Problem:
     strategy: str = "nsga2"
     storage: str | None = None
     subset: int | None = None
+    step: int = 1
+    corrected: Mapping[str, MakePlan] = field(default_factory=dict)
     time_limit_s: float | None = None
     sample: bool = False
     target: str = ""
@@ -80,7 +84,7 @@ class Problem:
     def space(self) -> Space:
         units = tuple(u.name for u in self.network.units)
         return Space(units, tuple(self.allowed[u] for u in units), self.calibrators,
-                     tuple(str(g) for g in self.granularities), self.op_points)
+                     tuple(str(g) for g in self.granularities), self.op_points, ("", *self.corrected))
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ class Problem:
     def study_name(self) -> str:
         """Content key: the same problem continues the same study. The number of trials does not count, so it can be raised."""
         body = [RULES, self.network.model_key, self.data_key, self.target, self.toolkit, self.limits, self.space.units,
-                self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.seed, self.strategy, self.subset,
+                self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.space.corrections, self.seed, self.strategy, self.subset,
                 self.goal, self.preset]
         return "qbench-" + hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 

@@ -54,7 +54,7 @@ def _run(problem: Problem, bench: Bench, strategy: Strategy, events: Events, ref
     planner = Planner(space, pricer, problem.budgets, least_lossy(space, pricer.precisions))
     book = Book(problem, bench, events, bench.reference(reference))
     floats = float_candidate(bench.plan(bench.float_config()), book.reference, bench.reference_price())
-    state = State(book, planner, ())
+    state = State(book, planner, (), space.plain)
     binding: Binding | None = None
     partial, warnings = False, []
     try:
@@ -94,13 +94,12 @@ def _refuse(state: State) -> Binding:
     book, space = state.book, state.book.bench.space
     binding, codes, op_point = refusal(book.problem, state.planner)
     precision = tuple(Precision(state.names[c]) for c in codes)
-    state.main = (space.calibrators[0], space.granularities[0])
     if not all(p.is_float for p in precision):
         looks = stages.quick_variants(book, precision)
         state.main = min(looks, key=lambda v: looks[v].drop if np.isfinite(looks[v].drop) else np.inf)
     even = {str(p): space.uniform(p) for p in (Precision.INT8, Precision.INT16, Precision.FP16, Precision.FP32)}
     name = next((n for n, u in even.items() if u == precision), None)
-    found = book.consider(Config(precision, *state.main, op_point), "nearest", name, always=True)
+    found = book.consider(Config.of(precision, state.main, op_point), "nearest", name, always=True)
     if found is not None and name is not None:
         state.uniform[name] = found
     return binding

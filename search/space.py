@@ -1,6 +1,6 @@
 """What a search may vary, what a candidate costs, and the seam of a strategy.
 
-    Config     one point: a precision per unit, a calibrator, a granularity, an operating point
+    Config     one point: a precision per unit, a variant (how ranges and weights are made), an operating point
     Space      all points; knows which units are free and how a Config reads as codes for the pricer
     Costs      objectives (all minimised) and constraints (met when at most 0) of one Config
     Strategy   ask for candidates, tell their costs; evaluation belongs to the caller
@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,14 @@ from numpy.typing import NDArray
 from qbench.network import Precision
 
 Codes = NDArray[np.int64]
+
+
+class Variant(NamedTuple):
+    """How the integers of a plan are made. corrections   a spec as of `qbench quantize --correct`, "" for the default steps alone"""
+
+    calibrator: str
+    granularity: str
+    corrections: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +40,20 @@ class Config:
     calibrator: str
     granularity: str
     op_point: str
+    corrections: str = ""
+
+    @staticmethod
+    def of(precision: tuple[Precision, ...], variant: Variant, op_point: str) -> Config:
+        return Config(precision, variant.calibrator, variant.granularity, op_point, variant.corrections)
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.calibrator, self.granularity, self.corrections)
 
     @property
     def key(self) -> str:
         """Content key, 16 hex digits."""
-        text = json.dumps([[str(p) for p in self.precision], self.calibrator, self.granularity, self.op_point])
+        text = json.dumps([[str(p) for p in self.precision], *self.variant, self.op_point])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -44,7 +61,7 @@ class Config:
 class Space:
     """units     names in topological order, the pricer's order
     allowed      one tuple per unit, at least one precision each; the first one listed is no preference
-    calibrators, granularities, op_points    at least one each; the first is the default
+    calibrators, granularities, op_points, corrections    at least one each; the first is the default
     """
 
     units: tuple[str, ...]
@@ -52,11 +69,12 @@ class Space:
     calibrators: tuple[str, ...]
     granularities: tuple[str, ...]
     op_points: tuple[str, ...]
+    corrections: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
         if len(self.units) != len(self.allowed):
             raise ValueError(f"{len(self.units)} units but {len(self.allowed)} tuples of precisions")
-        if not all(self.allowed) or not (self.calibrators and self.granularities and self.op_points):
+        if not all(self.allowed) or not (self.calibrators and self.granularities and self.op_points and self.corrections):
             raise ValueError("every unit needs a precision, and the space a calibrator, a granularity and an operating point")
 
     @cached_property
@@ -67,7 +85,7 @@ class Space:
     @property
     def size(self) -> int:
         """Configs, before equal ones are merged."""
-        count = len(self.calibrators) * len(self.granularities) * len(self.op_points)
+        count = len(self.variants) * len(self.op_points)
         for a in self.allowed:
             count *= len(a)
         return count
@@ -79,16 +97,23 @@ class Space:
         return tuple(precision if precision in a else finest(a) for a in self.allowed)
 
     def canonical(self, config: Config) -> Config:
-        """The same plan in one way only: without an integer unit, calibrator and granularity say nothing."""
-        if all(p.is_float for p in config.precision):
-            return replace(config, calibrator=self.calibrators[0], granularity=self.granularities[0])
-        return config
+        """The same plan in one way only: without an integer unit, the variant says nothing."""
+        return Config.of(config.precision, self.plain, config.op_point) if all(p.is_float for p in config.precision) else config
+
+    @property
+    def plain(self) -> Variant:
+        """The default of everything."""
+        return Variant(self.calibrators[0], self.granularities[0], self.corrections[0])
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(Variant(c, g, k) for k in self.corrections for g in self.granularities for c in self.calibrators)
 
     def holds(self, config: Config) -> bool:
         return (len(config.precision) == len(self.units)
                 and all(p in a for p, a in zip(config.precision, self.allowed, strict=True))
                 and config.calibrator in self.calibrators and config.granularity in self.granularities
-                and config.op_point in self.op_points)
+                and config.op_point in self.op_points and config.corrections in self.corrections)
 
     def codes(self, precision: Sequence[Precision], names: Sequence[str]) -> Codes:
         """int64 [units]: indices into `names`, the pricer's precisions."""

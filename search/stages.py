@@ -24,6 +24,7 @@ from qbench.network import Precision
 from qbench.protocols import Accuracy
 from qbench.search.bench import ROUND, rounds
 from qbench.search.book import Book, Evaluated
+from qbench.search.ledger import WHOLE
 from qbench.search.loss import LossModel, Observations, Pair, refit
 from qbench.search.moves import around, ranked, repaired
 from qbench.search.pareto import front
@@ -38,7 +39,7 @@ from qbench.search.sensitivity import (
     probe,
     suspects,
 )
-from qbench.search.space import Codes, Config, Costs, Strategy
+from qbench.search.space import Codes, Config, Costs, Strategy, Variant
 
 PROBES_PER_PLAN = 3
 """Pairs of units that are measured for one surprising plan."""
@@ -58,12 +59,12 @@ PATIENCE = 24
 
 @dataclass
 class State:
-    """What the stages hand on. `main` is the calibrator and granularity under which sensitivity and the model hold."""
+    """What the stages hand on. `main` is the variant under which sensitivity and the model hold."""
 
     book: Book
     planner: Planner
     op_points: tuple[str, ...]                                   # those at which the budgets can be met
-    main: tuple[str, str] = ("", "")
+    main: Variant
     uniform: dict[str, Evaluated] = field(default_factory=dict)
     sensitivity: list[Sensitivity] = field(default_factory=list)
     couplings: list[Coupling] = field(default_factory=list)
@@ -77,7 +78,7 @@ class State:
         return tuple(self.planner.costs.precisions)
 
     def config(self, codes: Codes, op_point: str) -> Config:
-        return Config(tuple(Precision(self.names[c]) for c in codes), *self.main, op_point)
+        return Config.of(tuple(Precision(self.names[c]) for c in codes), self.main, op_point)
 
     def consider(self, configs: Sequence[Config], origin: str) -> None:
         """The book's verdict on each; counts what is dropped in a row."""
@@ -92,12 +93,12 @@ class State:
 
     def look_all(self, precisions: Sequence[tuple[Precision, ...]]) -> list[Accuracy]:
         """Quick looks. Raises QbenchError for the first that cannot be evaluated."""
-        return sound(self.book.look_all([Config(p, *self.main, self.book.problem.op_points[0]) for p in precisions]))
+        return sound(self.book.look_all([Config.of(p, self.main, self.book.problem.op_points[0]) for p in precisions]))
 
     def model(self) -> LossModel:
         """The loss model as it stands: the sensitivities, moved by everything evaluated so far."""
         assert self.prior is not None, "sensitivity comes before the model"
-        codes, loss, error = self.book.observations(*self.main)
+        codes, loss, error = self.book.observations(self.main)
         base = least_lossy(self.book.bench.space, self.names)
         seen = Observations(np.array(codes, np.int64).reshape(-1, len(base)), np.array(loss), np.array(error))
         return refit(self.prior, seen, self.planner.allowed, base, float(self.prior.error.min()))
@@ -118,25 +119,25 @@ def uniform(state: State) -> None:
     """Fills `uniform` and `main`."""
     space = state.book.bench.space
     present = [p for p in (Precision.INT8, Precision.INT16, Precision.FP16, Precision.FP32) if space.uniform(p) is not None]
-    state.main = (space.calibrators[0], space.granularities[0])
+    state.main = space.plain
     narrowest = next((p for p in present if not p.is_float), None)
     if narrowest is not None:
         state.main = _best_variant(state, narrowest)
     for p in present:
         if p is not narrowest:
-            _uniform(state, p, *state.main, always=True)
+            _uniform(state, p, state.main)
 
 
-def _best_variant(state: State, p: Precision) -> tuple[str, str]:
-    """Calibrator and granularity of the most accurate uniform plan: every one gets a quick look, the first two the whole set."""
+def _best_variant(state: State, p: Precision) -> Variant:
+    """That of the most accurate uniform plan: every one gets a quick look, the first two the whole set."""
     looks = quick_variants(state.book, uniform_precision(state.book, p))
     order = sorted(looks, key=lambda v: _loss(looks[v]))
     again = [v for v in order[1:2] if looks[v].drop_low <= looks[order[0]].drop_high]
-    again = again if state.book.subset else order[1:]                # the quick look was the whole set: nothing is saved by leaving some out
+    again = again if state.book.subset != WHOLE else order[1:]       # the quick look was the whole set: nothing is saved by leaving some out
     for v in (order[0], *again):
-        _uniform(state, p, *v, always=True)
+        _uniform(state, p, v)
     best = state.uniform.get(str(p))
-    return (best.config.calibrator, best.config.granularity) if best is not None else order[0]
+    return best.config.variant if best is not None else order[0]
 
 
 def uniform_precision(book: Book, p: Precision) -> tuple[Precision, ...]:
@@ -145,15 +146,22 @@ def uniform_precision(book: Book, p: Precision) -> tuple[Precision, ...]:
     return precision
 
 
-def quick_variants(book: Book, precision: tuple[Precision, ...]) -> dict[tuple[str, str], Accuracy]:
-    """A quick look at one assignment under every calibrator and granularity."""
+def quick_variants(book: Book, precision: tuple[Precision, ...]) -> dict[Variant, Accuracy]:
+    """A quick look at one assignment under every calibrator and granularity, and at the best of them under every correction."""
     space = book.bench.space
-    goals = [(c, g) for g in space.granularities for c in space.calibrators]
-    found: dict[tuple[str, str], Accuracy] = {}
-    for some in rounds(goals):
-        book.events.progress("calibrators", len(found), len(goals))
-        found |= zip(some, sound(book.look_all([Config(precision, c, g, space.op_points[0]) for c, g in some])), strict=True)
-    book.events.progress("calibrators", len(goals), len(goals))
+    found: dict[Variant, Accuracy] = {}
+
+    def look(goals: Sequence[Variant]) -> None:
+        for some in rounds(goals):
+            book.events.progress("calibrators", len(found), count)
+            found.update(zip(some, sound(book.look_all([Config.of(precision, v, space.op_points[0]) for v in some])), strict=True))
+
+    plain = [v for v in space.variants if v.corrections == space.corrections[0]]
+    count = len(plain) + len(space.corrections) - 1
+    look(plain)
+    best = min(found, key=lambda v: _loss(found[v]))
+    look([best._replace(corrections=k) for k in space.corrections[1:]])
+    book.events.progress("calibrators", count, count)
     return found
 
 
@@ -161,10 +169,10 @@ def _loss(accuracy: Accuracy) -> float:
     return accuracy.drop if math.isfinite(accuracy.drop) else math.inf
 
 
-def _uniform(state: State, p: Precision, calibrator: str, granularity: str, always: bool) -> None:
-    name = str(p) if str(p) not in state.uniform else f"{p}-{calibrator.split(':')[0]}"
-    config = Config(uniform_precision(state.book, p), calibrator, granularity, state.book.problem.op_points[0])
-    found = state.book.consider(config, "uniform", name, always)
+def _uniform(state: State, p: Precision, variant: Variant) -> None:
+    name = str(p) if str(p) not in state.uniform else f"{p}-{variant.calibrator.split(':')[0]}"
+    config = Config.of(uniform_precision(state.book, p), variant, state.book.problem.op_points[0])
+    found = state.book.consider(config, "uniform", name, always=True)
     have = state.uniform.get(str(p))
     if found is not None and (have is None or found.candidate.accuracy.value > have.candidate.accuracy.value):
         state.uniform[str(p)] = found
@@ -197,7 +205,7 @@ def probe_surprises(state: State) -> None:
     assert state.prior is not None, "sensitivity comes before probing"
     space = state.book.bench.space
     alone = {(s.unit, s.precision): s.accuracy for s in state.sensitivity}
-    codes, loss, error = state.book.observations(*state.main)
+    codes, loss, error = state.book.observations(state.main)
     model = state.model()
     for plan, y, e in zip(codes, loss, error, strict=True):
         expected = float(state.prior.predict(plan)[0]), float(model.predict(plan)[0])
@@ -251,7 +259,7 @@ def _proposals(state: State, model: LossModel) -> list[Config]:
     Knees and front are asked for without regard to what was seen: a plan that comes up again needs no second look, and its
     nearest neighbours have nothing new to say.
     """
-    seen = state.book.observations(*state.main)[0]
+    seen = state.book.observations(state.main)[0]
     best = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
     o = state.op_points[0]
     bends = [(codes, o) for codes in state.planner.knees(o, model)]
@@ -333,7 +341,7 @@ def polish(state: State, until: int) -> None:
 def _moves(state: State, best: Evaluated) -> list[Config]:
     """Neighbours of the best plan, the promising ones first."""
     space, model = state.book.bench.space, state.model()
-    variants = [replace(best.config, calibrator=c, granularity=g) for g in space.granularities for c in space.calibrators]
+    variants = [Config.of(best.config.precision, v, best.config.op_point) for v in space.variants]
     rows = ranked(state.planner, model, around(state.planner, state.book.bench.codes(best.config), state.pairs), best.config.op_point)
     steps = [replace(best.config, precision=tuple(Precision(state.names[c]) for c in row)) for row in rows]
     return list(dict.fromkeys(space.canonical(c) for c in (*variants, *steps)))

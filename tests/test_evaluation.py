@@ -1,5 +1,6 @@
 """The evaluator: pairing, prefix reuse, counting."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from qbench.evaluation import OnnxEvaluator, cut_tensors, first_integer
 from qbench.graph import PreparedModel
 from qbench.metrics import make
 from qbench.network import Precision
+from qbench.protocols import Accuracy
 from qbench.runtime import Session, integer_kernels_saturate
 
 RNG = np.random.default_rng(0)
@@ -104,6 +106,30 @@ def test_float_pass_equivalents_count_samples(net: PreparedModel, ranges: Any) -
     assert fresh.float_pass_equivalents == 1.0
     fresh.evaluate(plan(net, ranges), 10)
     assert fresh.float_pass_equivalents == pytest.approx(1.0 + 10 / 37)
+
+
+@pytest.mark.parametrize("looks", [(8,), (8, 24), (8, 8), (30,)])
+def test_growing_subsets_give_the_same_as_one_go(net: PreparedModel, ranges: Any, looks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that were seen do not run again; a look that ends within a run (30 samples, 8 at a time) does not count as seen."""
+    monkeypatch.setattr("qbench.evaluation.BATCH_ELEMENTS", 8 * 3 * 16 * 16)
+    labels = np.arange(len(IMAGES)) % 5
+    fresh = OnnxEvaluator(net, ArrayDataset({"x": IMAGES}, labels), make("top1"), threads=1)
+    grown = OnnxEvaluator(net, ArrayDataset({"x": IMAGES}, labels), make("top1"), threads=1)
+    int8 = plan(net, ranges)
+    start = grown.float_pass_equivalents
+    for n in looks:
+        seen = grown.evaluate(int8, n)
+        assert seen.samples == n
+        assert same(seen, fresh.evaluate_model(qdq.write(net, int8).model, n))
+    whole = grown.evaluate(int8)
+    assert whole.samples == len(IMAGES)
+    assert same(whole, fresh.evaluate_model(qdq.write(net, int8).model))
+    wasted = looks[-1] if looks[-1] % 8 else 0
+    assert grown.float_pass_equivalents - start == pytest.approx(1.0 + wasted / len(IMAGES))
+
+
+def same(a: Accuracy, b: Accuracy) -> bool:
+    return replace(a, seconds=0.0) == replace(b, seconds=0.0) or (np.isnan(a.kl) and replace(a, seconds=0.0, kl=0.0) == replace(b, seconds=0.0, kl=0.0))
 
 
 def test_simulated_and_integer_kernels_agree_where_this_cpu_does_not_saturate(net: PreparedModel, evaluator: OnnxEvaluator, ranges: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any
 
 from qbench.coverage import Coverage
@@ -295,6 +296,11 @@ class Analysis:
     def integer(self) -> tuple[KernelError, ...]:
         """Kernels that run in integers and write float tensors."""
         return tuple(k for k in self.kernels if not k.is_float and k.tensors)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown: str = import_module("qbench.report.notebook").analysis(self)     # by name: the report knows this module, not the other way round
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; numbers that are not finite become None."""

@@ -11,6 +11,7 @@ from qbench.cli import (
     compare,
     contract,
     cost,
+    diagnose,
     doctor,
     export,
     inspect,
@@ -53,6 +54,7 @@ app.command("inspect")(inspect.command)
 app.command("contract")(contract.command)
 app.command("rewrite")(rewrite.command)
 app.command("measure")(measure.command)
+app.command("diagnose")(diagnose.command)
 app.command("doctor")(doctor.command)
 app.command("export")(export.command)
 app.add_typer(toolchain.app, name="toolchain")

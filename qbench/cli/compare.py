@@ -34,6 +34,9 @@ def command(
     input_shape: ShapesOption = None,
     input_value: ValuesOption = None,
     non_finite: Annotated[str, typer.Option("--non-finite", help="NaN or infinity in an activation: stop, or ignore them.")] = "stop",
+    vendor: Annotated[str, typer.Option("--with", help="rknn: also what rknn-toolkit2 itself makes of the network (normal, kl, mmse, auto_hybrid), in its "
+                                                       "own simulator.")] = "",
+    plan: Annotated[list[Path] | None, typer.Option("--plan", help="A plan to run beside them under --with, e.g. plan.json of a search; may be repeated.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the resampling behind the intervals.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default: qbench-out/MODEL-compare.")] = None,
     as_json: JsonOption = False,
@@ -47,6 +50,9 @@ def command(
         a network of your own
 
     [bold]qbench compare net.onnx -d calib.npz --calibrator all --scale per-channel --precision int8 --precision int16[/bold]
+
+    [bold]qbench compare net.onnx -d calib.npz --with rknn --plan qbench-out/net-rk3588/plan.json[/bold]
+        beside the vendor's own results on the same data: accuracy, SQNR, the toolkit's cycles, build time
 
     The result folder holds compare.html, compare.json and the plan of every row: qbench quantize MODEL --plan PLAN -o Q.onnx writes
     its model. Ctrl-C leaves a valid partial result.
@@ -63,7 +69,8 @@ def command(
         raise InputError(f"--sample {sample} and the model {model}: give one of the two")
     case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
                      input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
-    job = CompareJob(case, target, tuple(calibrator or ()), tuple(scale or ()), tuple(precision or ()), toolkit, op_point, seed, non_finite, output)
+    job = CompareJob(case, target, tuple(calibrator or ()), tuple(scale or ()), tuple(precision or ()), toolkit, op_point, seed, non_finite, output,
+                     vendor=vendor, plans=tuple(plan or ()))
     with terminal.progress(options.console()) as progress:
         result = run_compare(job, progress)
     if as_json:
@@ -76,6 +83,8 @@ def command(
         page.print(tables.explanations(result))
         page.print()
         page.print(tables.row_table(result, page.width))
+        if result.vendor:
+            page.print(tables.vendor_table(result))
         page.print(tables.notes(result))
         if result.warnings:
             page.print(terminal.warning_list(result.warnings))

@@ -56,8 +56,9 @@ def command(
         options.console().print(f"note: {done['why_not']}", soft_wrap=True, markup=False)
     back = done["read_back"]
     if back["source"]:
-        page.print(f"read back from {back['source']}: {back['compared']} layers and tensors equal the plan, {back['silent']} are not told by it", soft_wrap=True,
-                   markup=False)
+        changed = f", {back['announced']} are what was announced instead" if back["announced"] else ""
+        page.print(f"read back from {back['source']}: {back['compared'] - back['announced']} layers and tensors equal the plan{changed}, "
+                   f"{back['silent']} are not told by it", soft_wrap=True, markup=False)
     if done["simulations"]:
         page.print(simulation_table(done["simulations"]))
     facts = ", ".join(f"{k} {v}" for k, v in done["facts"].items() if isinstance(v, int | float))

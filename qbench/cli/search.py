@@ -25,9 +25,11 @@ def command(
     sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", help="Search only these: int8, int16, fp16. May be repeated.")] = None,
     calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
+    scale: Annotated[list[str] | None, typer.Option("--scale", help="Granularities to choose from: global, per-layer, per-channel; default: what suits the target. May be repeated.")] = None,
+    correct: Annotated[list[str] | None, typer.Option("--correct", "-c", help="Corrections that plans may have beside the default ones: cle, bias, adaround:iterations=300. May be repeated.")] = None,
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 44,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 24,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
@@ -40,6 +42,7 @@ def command(
     executor: Annotated[str | None, typer.Option("--executor", help="Where plans are evaluated: dask://HOST:PORT, or dask://local?workers=2 for processes here.")] = None,
     board: Annotated[list[str] | None, typer.Option("--board", help="Measure on these and decide by it: local://, ssh://user@host, adb://SERIAL, replay:FILE; several by comma or repeated.")] = None,
     track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
+    register: Annotated[str | None, typer.Option("--register", metavar="NAME", help="Make the chosen model the newest version of this registered model in MLflow; its alias is the target's name.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best mixed-precision plan within a budget, prove it, write it.
@@ -57,14 +60,15 @@ def command(
     the same command again continues where it stopped. Exit code 1: no plan meets the budget, the nearest one is written.
     """
     from qbench import terminal
+    from qbench.tracking import tracking_text
     from qbench.workbench import SearchJob, open_case, run_search
 
     screen = options.console()
     case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
                      input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
     job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, max_class_drop=max_class_drop, preset=preset, power=power, toolkit=toolkit, precisions=tuple(precision or ()),
-                    calibrators=tuple(calibrator or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
-                    policy=non_finite, out=output, track=track, storage=storage, executor=executor,
+                    calibrators=tuple(calibrator or ()), scales=tuple(scale or ()), corrections=tuple(correct or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
+                    policy=non_finite, out=output, track=track, register=register, storage=storage, executor=executor,
                     boards=tuple(u for text in board or () for u in text.split(",")))
     with terminal.progress(screen) as progress:
         result = run_search(job, progress)
@@ -81,6 +85,8 @@ def command(
         files = [name for name in ("plan.json", "model.qdq.onnx", "report.html", "summary.json") if (job.folder / name).is_file()]
         look = "; look at the experiment: qbench ui" if track else ""
         page.print(f"written: {job.folder}/ ({', '.join(files)}){look}", soft_wrap=True, markup=False)
+        if said := tracking_text(result.mlflow):
+            page.print(said, soft_wrap=True, markup=False, highlight=False)
     if result.partial:
         raise typer.Exit(130)
     if not result.feasible:

@@ -12,28 +12,53 @@ from qbench.errors import InputError
 
 
 def ui(
-    store: Annotated[str | None, typer.Option("--store", help="MLflow store; default: MLFLOW_TRACKING_URI, else the one `qbench search` writes here.")] = None,
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on the loopback address.")] = 5000,
+    folder: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Result folder of a search: opens its experiment.", show_default=False)] = None,
+    store: Annotated[str | None, typer.Option("--store", help="MLflow store; default: that of RUN, MLFLOW_TRACKING_URI, else the one `qbench search` writes here. With --optuna: the study's database.")] = None,
+    optuna: Annotated[bool, typer.Option("--optuna", help="Show the study in optuna-dashboard instead (pip install optuna-dashboard).")] = False,
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on the loopback address; default 5000, with --optuna 8080.", show_default=False)] = None,
+    browse: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser, where there is one.")] = True,
     command_only: Annotated[bool, typer.Option("--print", help="Print the command and stop.")] = False,
 ) -> None:
-    """Open MLflow on the experiments of `qbench search`, on the loopback address only.
+    """Open MLflow on the experiments of `qbench search`, on the loopback address only; Ctrl-C stops it.
 
-    [bold]qbench ui[/bold]    [bold]qbench ui --port 5050[/bold]
+    [bold]qbench ui[/bold]
+        the newest experiment of the store below the working folder
+
+    [bold]qbench ui qbench-out/brain-rk3588 --port 5050[/bold]    [bold]qbench ui --optuna[/bold]
+
+    [bold]qbench ui --store postgresql://user@host/mlflow[/bold]    [bold]qbench ui --store http://tracking:5000[/bold]
     """
-    import os
     import shlex
+
+    from qbench import serving
+
+    chosen = port or (8080 if optuna else 5000)
+    page = serving.optuna_page(folder, store, chosen) if optuna else serving.mlflow_page(folder, store, chosen)
+    if command_only:
+        if not page.command:
+            raise InputError(f"{page.base} is an MLflow server: there is nothing to start; open that address in a browser")
+        typer.echo(shlex.join(page.command))
+        return
+    screen = options.console()
+    if page.command:
+        screen.print(f"starting {page.title} ...", style="dim", soft_wrap=True, markup=False, highlight=False)
+
+    def opened(address: str) -> None:
+        typer.echo(f"{address}{'  (Ctrl-C stops it)' if page.command else ''}")
+        if browse and screen.is_terminal and _has_browser():
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serving.serve(page, chosen, opened)
+
+
+def _has_browser() -> bool:
+    """Whether a window can be shown: a text browser would take the terminal over."""
+    import os
     import sys
 
-    from qbench import tracking
-
-    uri = store or tracking.default_store()
-    command = tracking.ui_command(uri, port)
-    if command_only:
-        typer.echo(shlex.join(command))
-        return
-    options.console().print(f"MLflow on {uri}: http://127.0.0.1:{port}  (Ctrl-C stops it)", soft_wrap=True, markup=False)
-    sys.stdout.flush()
-    os.execv(command[0], command)                    # MLflow takes this process over, so Ctrl-C and kill reach it directly
+    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def report(

@@ -140,7 +140,7 @@ class CostTable:
         Raises PlanError when the plan is for another model, PrecisionUnavailable when it holds a precision that the chip or
         the toolkit version lacks.
         """
-        check_fits(plan, self.network)
+        check_fits(plan, self.network, constants=False)
         for precision in dict.fromkeys(plan.precision.values()):
             self.target.support(precision, self.toolkit)
         return np.array([self.available.index(plan.precision[u]) for u in self.units], dtype=np.int64)

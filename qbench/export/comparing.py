@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,13 +44,16 @@ def _unit(job: Job, tensor: str) -> str:
 
 
 def simulated(job: Job, what: str, reference: Path, outputs: Sequence[Mapping[str, Array]], *, limit_lsb: float | None = None,
-              least_sqnr_db: float | None = None, note: str = "") -> Simulated:
+              least_sqnr_db: float | None = None, note: str = "", by_vendor: bool = True) -> Simulated:
     """The simulator's `outputs` of the job's samples against onnxruntime on the file `reference`, run as written.
 
+    by_vendor   the outputs are kept for `qbench diagnose`; False where onnxruntime itself made them, which proves nothing about the vendor's tool
     limit_lsb   is widened by twice what separates onnxruntime's own two ways, as written and with integer kernels: in deep networks sums that
                 fall on a rounding tie go either way, and travel on. Where this CPU's integer kernels saturate, that cannot be known: no limit in steps
     """
     steps = output_steps(job)
+    if by_vendor:
+        keep(job, what, reference.parent, outputs)
     wanted = reference_outputs(reference, job.samples)
     lsb, sqnr = _apart(wanted, outputs, steps)
     if limit_lsb is not None and steps and lsb > limit_lsb:
@@ -58,6 +63,16 @@ def simulated(job: Job, what: str, reference: Path, outputs: Sequence[Mapping[st
         elif spread:
             limit_lsb, note = limit_lsb + 2 * spread, f"onnxruntime's own two ways lie {spread:.3g} steps apart on this network"
     return Simulated(what, round(lsb, 3) if steps else None, sqnr, limit_lsb, least_sqnr_db, note)
+
+
+def keep(job: Job, what: str, folder: Path, outputs: Sequence[Mapping[str, Array]]) -> None:
+    """Writes the simulator's outputs and their inputs beside the artefact, first axis samples: `qbench diagnose` holds the board against them."""
+    name = re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
+    arrays: dict[str, Any] = {}
+    for sign, rows in (("in", job.samples), ("out", outputs)):
+        for key, first in rows[0].items():
+            arrays[f"{sign}:{key}"] = (np.concatenate if np.shape(first)[:1] == (1,) else np.stack)([np.asarray(r[key]) for r in rows])
+    np.savez(folder / f"simulated-{name}.npz", **arrays)
 
 
 def _apart(wanted: Sequence[Mapping[str, Array]], outputs: Sequence[Mapping[str, Array]], steps: Mapping[str, float]) -> tuple[float, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -68,10 +69,16 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """A change that an exporter announces: the artefact is compared with `instead`, and the manifest lists the reason."""
+    """A change that an exporter announces: the artefact is compared with `instead`, and the manifest lists the reason.
+
+    A key that the plan does not have announces something beside it, which must then be there.
+    """
 
     instead: StoredTensor | Layer
     reason: str
+
+
+T = TypeVar("T", "StoredTensor", "Layer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,45 +100,43 @@ def differences(plan: Contents, actual: Contents, *, scale_tolerance: float = 0.
 
     scale_tolerance   relative, for toolchains that compute the scale again from a range
     """
-    allowed = consent or {}
-    return (*_layers(plan, actual, allowed), *_tensors(plan, actual, allowed, scale_tolerance))
+    allowed, silent = consent or {}, actual.silent
+    return (*_compared(plan.layers, actual.layers, _instead(allowed, Layer), silent, _layer),
+            *_compared(plan.tensors, actual.tensors, _instead(allowed, StoredTensor), silent, partial(_tensor, scale_tolerance)),
+            *(Difference(key, "unplanned", "float", str(have)) for key, have in actual.tensors.items() if key not in plan.tensors and key not in allowed))
 
 
-def _layers(plan: Contents, actual: Contents, consent: Mapping[str, Consent]) -> Iterator[Difference]:
-    for name, planned in plan.layers.items():
-        change = consent[name].instead if name in consent else planned
-        want = change if isinstance(change, Layer) else planned
-        if name in actual.silent:
+def _instead(consent: Mapping[str, Consent], kind: type[T]) -> dict[str, T]:
+    return {name: change.instead for name, change in consent.items() if isinstance(change.instead, kind)}
+
+
+def _compared(plan: Mapping[str, T], actual: Mapping[str, T], consent: Mapping[str, T], silent: Mapping[str, str],
+              apart: Callable[[str, T, T], Iterator[Difference]]) -> Iterator[Difference]:
+    """What is demanded, or what an exporter announced instead of it or beside it, against what is there."""
+    for name, want in (dict(plan) | dict(consent)).items():
+        if name in silent:
             continue
-        have = actual.layers.get(name)
+        have = actual.get(name)
         if have is None:
             yield Difference(name, "missing", str(want), "not in the artefact")
-            continue
-        if have.precision is not want.precision:
-            yield Difference(name, "precision", str(want.precision), str(have.precision))
-        if want.placement and have.placement and have.placement != want.placement:
-            yield Difference(name, "placement", want.placement, have.placement)
+        else:
+            yield from apart(name, want, have)
 
 
-def _tensors(plan: Contents, actual: Contents, consent: Mapping[str, Consent], tolerance: float) -> Iterator[Difference]:
-    for key, planned in plan.tensors.items():
-        change = consent[key].instead if key in consent else planned
-        want = change if isinstance(change, StoredTensor) else planned
-        if key in actual.silent:
-            continue
-        have = actual.tensors.get(key)
-        if have is None:
-            yield Difference(key, "missing", str(want), "not in the artefact")
-            continue
-        if have.bits != want.bits:
-            yield Difference(key, "dtype", want.dtype, have.dtype)
-        if len(have.scale) != len(want.scale) or not np.allclose(have.scale, want.scale, rtol=tolerance, atol=0.0):
-            yield Difference(key, "scale", *_apart(want, have))
-        if have.steps != want.steps:
-            yield Difference(key, "zero point", str(want), str(have))
-    for key, have in actual.tensors.items():
-        if key not in plan.tensors and key not in consent:
-            yield Difference(key, "unplanned", "float", str(have))
+def _layer(name: str, want: Layer, have: Layer) -> Iterator[Difference]:
+    if have.precision is not want.precision:
+        yield Difference(name, "precision", str(want.precision), str(have.precision))
+    if want.placement and have.placement and have.placement != want.placement:
+        yield Difference(name, "placement", want.placement, have.placement)
+
+
+def _tensor(tolerance: float, key: str, want: StoredTensor, have: StoredTensor) -> Iterator[Difference]:
+    if have.bits != want.bits:
+        yield Difference(key, "dtype", want.dtype, have.dtype)
+    if len(have.scale) != len(want.scale) or not np.allclose(have.scale, want.scale, rtol=tolerance, atol=0.0):
+        yield Difference(key, "scale", *_apart(want, have))
+    if have.steps != want.steps:
+        yield Difference(key, "zero point", str(want), str(have))
 
 
 def _apart(want: StoredTensor, have: StoredTensor) -> tuple[str, str]:

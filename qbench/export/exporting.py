@@ -16,7 +16,7 @@ from qbench import qdq
 from qbench.errors import ExportMismatch
 from qbench.export.board_script import board_script
 from qbench.export.comparing import FLOAT_TOLERANCE, output_steps, reference_outputs
-from qbench.export.contents import Difference, differences
+from qbench.export.contents import Difference, Layer, differences
 from qbench.export.folder import MANIFEST, replacing_folder
 from qbench.export.records import PLAN, QDQ, Exporter, Job, Produced
 from qbench.files import sha256
@@ -25,6 +25,7 @@ from qbench.protocols import Array, Progress, silent
 FORMAT = "qbench-export/1"
 GOLDEN = "golden.npz"
 RUN = "run.py"
+SIMULATION = "inputs and outputs of a simulation, for qbench diagnose"
 SHOWN = 20
 """Differences that the error message lists; the manifest has all."""
 
@@ -96,6 +97,8 @@ def _read_back(job: Job, produced: Produced, found: Sequence[Difference]) -> dic
         return {"source": "", "compared": 0, "differences": []}
     rows = []
     wanted: list[tuple[str, str, Any]] = [*(("layer", k, v) for k, v in demanded.layers.items()), *(("tensor", k, v) for k, v in demanded.tensors.items())]
+    beside = {k: c.instead for k, c in produced.consent.items() if k not in demanded.layers and k not in demanded.tensors}
+    wanted += [("layer" if isinstance(v, Layer) else "tensor", k, "nothing of it") for k, v in beside.items()]
     for kind, key, want in wanted:
         have = (actual.layers if kind == "layer" else actual.tensors).get(key)
         row = {"kind": kind, "name": key, "plan": str(want), "actual": None if have is None else str(have)}
@@ -104,13 +107,15 @@ def _read_back(job: Job, produced: Produced, found: Sequence[Difference]) -> dic
         if key in actual.silent:
             row["silent"] = actual.silent[key]
         rows.append(row)
-    return {"source": actual.source, "compared": sum("silent" not in r for r in rows), "silent": sum("silent" in r for r in rows),
+    told = [r for r in rows if "silent" not in r]
+    return {"source": actual.source, "compared": len(told), "announced": sum("consent" in r for r in told), "silent": sum("silent" in r for r in rows),
             "differences": [asdict(d) for d in found], "rows": rows}
 
 
 def _files(folder: Path, told: Mapping[str, str]) -> list[dict[str, Any]]:
     known = {QDQ: "the Q/DQ model that was evaluated", PLAN: "the plan", GOLDEN: "golden input and output", RUN: "program for the board"} | dict(told)
-    return [{"file": name, "what": known.get(name, ""), "bytes": path.stat().st_size, "sha256": sha256(path)}
+    told_by = {name: SIMULATION for name in (p.name for p in folder.iterdir()) if name.startswith("simulated-")}
+    return [{"file": name, "what": (told_by | known).get(name, ""), "bytes": path.stat().st_size, "sha256": sha256(path)}
             for path in sorted(p for p in folder.rglob("*") if p.is_file()) if (name := path.relative_to(folder).as_posix()) != MANIFEST]
 
 

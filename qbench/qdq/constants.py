@@ -35,6 +35,8 @@ from qbench.target import QuantScheme
 
 Array = NDArray[Any]
 INT32 = Scheme(32, True, True)
+NARROW_BIAS_BITS = 8
+"""A bias of so few bits is no sum of the accumulator's steps: chips that store it (XINT8) give it a scale of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,11 @@ class Constants:
         found = cut(weight, self.plan.granularity, scheme)
         self._remark(str(value.name), found.per_tensor, found.shared, found.per_channel)
         added = self._bias_of(node, weight, found.slices, scheme, bias)
-        chosen = self._grid(node, value, found.slices, scheme, added)
+        narrow = scheme.bias_bits <= NARROW_BIAS_BITS
+        chosen = self._grid(node, value, found.slices, scheme, None if narrow else added)
         node.replace_input_with(weight.index, self._weight(value, chosen))
         if bias is not None and added is not None:
-            bias.node.replace_input_with(bias.index, self._bias(bias, weight, chosen, added))
+            bias.node.replace_input_with(bias.index, self._narrow_bias(bias, scheme) if narrow else self._bias(bias, weight, chosen, added))
 
     def _remark(self, name: str, per_tensor: str, shared: str, per_channel: str) -> None:
         for known, why in ((self.remarks.per_tensor, per_tensor), (self.remarks.shared, shared), (self.remarks.per_channel, per_channel)):
@@ -156,6 +159,12 @@ class Constants:
         if key not in self.builder.kept:
             self.builder.kept[key] = self._int32(str(value.name), codes, total, axis)
         return self.builder.kept[key]
+
+    def _narrow_bias(self, at: BiasAt, scheme: QuantScheme) -> ir.Value:
+        """The bias as a tensor of its own: one scale, codes like a weight's. It asks nothing of the weight's scale."""
+        value = at.node.inputs[at.index]
+        assert value is not None
+        return self._operand(at.node, value, scheme.weight, None)
 
     def _int32(self, name: str, codes: Array, scale: Array, axis: int | None) -> ir.Value:
         if np.abs(codes).max(initial=0) <= INT32_MAX:

@@ -8,7 +8,7 @@ A tensor between an anchor and its Relu or Clip gets no pair: the range of the k
 between a MatMul and the Add of its bias: the accumulator holds it. A constant that a Concat or a Where joins to computed tensors shares
 their scale: it widens the range of their group (BUG case B15).
 Weights of integer units are stored as integers behind a DQ; biases as int32 with scale s_x * s_w (two of them where the target has
-more bits and the bias needs them). Codes of 9 to 16 bits are stored in 16, others in 8. Below opset 21, where ONNX has no 16-bit
+more bits and the bias needs them), or like a weight where the target has 8 bits for them. Codes of 9 to 16 bits are stored in 16, others in 8. Below opset 21, where ONNX has no 16-bit
 pairs, these live in the com.microsoft domain (BUG case B18).
 """
 

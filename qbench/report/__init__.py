@@ -1,4 +1,4 @@
-"""The report of a search: one self-contained HTML page, and the figure of the front that the tracking page shares."""
+"""The report of a search: one self-contained HTML page, and the figure of its front."""
 
 from qbench.report.front import front_figure
 from qbench.report.page import write_report

@@ -116,3 +116,17 @@ def row_table(result: Comparison, width: int) -> Table:
 def _with(value: str, interval: str, wide: bool) -> str:
     """A value and its interval, beside or below it."""
     return f"{value} {interval}".strip() if wide else f"{value}\n{interval.replace(', ', ',')}".strip()
+
+
+def vendor_table(result: Comparison) -> Group:
+    """The vendor's own results and ours in its simulator, and where ours lose."""
+    from rich.console import Group
+
+    scale = words.scale_of(result)
+    table = _table("In the vendor's simulator", "cycles: of the toolkit's own table; build: seconds; both ours and theirs from the same calibration samples")
+    for title in ("by", "what", "accuracy", "SQNR", "cycles", "build s"):
+        table.add_column(title, justify="left" if title in ("by", "what") else "right", overflow="fold")
+    for r in result.vendor:
+        shown = ["refused", "", "", ""] if r.refused else [scale.value(r.value), words.db(r.sqnr_db), f"{r.cycles:,}", f"{r.build_s:.0f}"]
+        table.add_row(*(_plain(c) for c in (r.maker, r.name, *shown)))
+    return Group(table, *(_plain(line, "yellow") for line in words.vendor_remarks(result)))

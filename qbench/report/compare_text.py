@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from qbench.comparison import Check, Comparison, Gap, Row, TensorRange, WeightSpread, differ, finite, ladders, ranked
+from qbench.comparison import (
+    Check,
+    Comparison,
+    Gap,
+    Row,
+    TensorRange,
+    WeightSpread,
+    beaten,
+    differ,
+    finite,
+    ladders,
+    ranked,
+)
 from qbench.protocols import Price
 from qbench.report import text
 
@@ -226,6 +238,14 @@ def signed(x: object, scale: text.Scale) -> str:
         return text.MISSING
     number = f"{value * scale.factor:+.{scale.digits}f}"
     return f"{number} {scale.points}".strip()
+
+
+def vendor_remarks(result: Comparison) -> list[str]:
+    """Refusals, and every row of ours that one of the vendor's beats at no more cycles."""
+    refused = [f"{text.plain(r.maker)} {text.plain(r.name)}: {text.plain(r.refused)}" for r in result.vendor if r.refused]
+    lost = [f"{text.plain(ours.name)} loses to {text.plain(theirs.name)}: {db(ours.sqnr_db)} at {ours.cycles:,} cycles, {db(theirs.sqnr_db)} at {theirs.cycles:,}"
+            for ours, theirs in beaten(result.vendor)]
+    return [*refused, *lost]
 
 
 def latency_note(result: Comparison) -> str:

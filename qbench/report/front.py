@@ -1,4 +1,4 @@
-"""The front as one plotly figure: accuracy against latency, energy as colour. Shared by the report and the tracking page."""
+"""The front as one plotly figure: accuracy against latency, energy as colour."""
 
 from __future__ import annotations
 
@@ -164,13 +164,36 @@ def _colour_bar(colours: dict[str, Any]) -> dict[str, Any]:
             "marker": {"color": [colours["cmin"]], "showscale": True, "colorbar": bar, **colours}}
 
 
-def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str, Any]) -> dict[str, Any]:
+def _labels(groups: list[_Group], view: dict[str, Any], factor: float) -> dict[str, tuple[str, str]]:
+    """Name of a candidate -> text beside its mark and where it stands. Marks that would write over one another share one text."""
+    (x0, x1), (y0, y1) = view["xaxis.range"], view["yaxis.range"]
+    placed: list[tuple[float, float, list[str], str]] = []
+    for group in groups[::-1]:
+        for c, label in group.members:
+            if not label:
+                continue
+            x, y = (c.price.latency_ms - x0) / (x1 - x0), (c.accuracy.value * factor - y0) / (y1 - y0)
+            near = next((p for p in placed if abs(p[0] - x) < _APART[0] and abs(p[1] - y) < _APART[1]), None)
+            if near is not None:
+                near[2].append(label)
+            else:
+                placed.append((x, y, [label], c.name))
+    return {name: ("<br>".join(html.escape(text.plain(label)) for label in labels), f"top {'left' if x > 0.75 else 'right' if x < 0.25 or labels[0] in ('chosen', 'nearest') else 'center'}")
+            for x, _, labels, name in placed}
+
+
+_APART = (0.1, 0.07)
+"""Shares of the plot's width and height within which two texts would touch."""
+
+
+def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str, Any], labels: dict[str, tuple[str, str]]) -> dict[str, Any]:
     members = [c for c, _ in group.members]
     energies = [text.finite(c.price.energy_mj) for c in members]
     body: dict[str, Any] = {
         "type": "scatter", "name": group.name, "mode": "markers+text",
         "x": [c.price.latency_ms for c in members], "y": [c.accuracy.value * factor for c in members],
-        "text": [html.escape(text.plain(label)) for _, label in group.members], "textposition": "top right" if group.symbol == "star" else "top center", "cliponaxis": False,
+        "text": [labels.get(c.name, ("", ""))[0] for c in members],
+        "textposition": [labels.get(c.name, ("", "top center"))[1] for c in members], "cliponaxis": False,
         "hovertext": [_hover(c, result) for c in members], "hoverinfo": "text",
         "marker": {"symbol": group.symbols(), "size": group.size, "color": energies if colours else _EDGE, **colours,
                    "line": {"width": 2 if group.symbol.endswith("-open") else 1, "color": _EDGE}},
@@ -210,11 +233,6 @@ def _buttons(near: dict[str, Any], everything: dict[str, Any]) -> list[dict[str,
                                        {"label": "all plans", "method": "relayout", "args": [everything]}]}]
 
 
-PLOT_CONFIG = {"displaylogo": False, "responsive": True,
-               "modeBarButtons": [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]]}
-"""Buttons of the plot; none that sends it anywhere."""
-
-
 def front_figure(result: SearchResult) -> Figure:
     """Accuracy (up) against predicted latency (right) of everything evaluated; energy is the colour, hovering shows the plan.
 
@@ -234,8 +252,8 @@ def front_figure(result: SearchResult) -> Figure:
         xs, ys = _staircase(result)
         figure.add_scatter(x=xs, y=[y * scale.factor for y in ys], mode="lines", line={"shape": "hv", "width": 3, "color": "rgba(47,125,225,0.45)"},
                            hoverinfo="skip", name="best accuracy within a latency")
-        colours = _scale_of_energy(drawn)
-        figure.add_traces([*([_colour_bar(colours)] if colours else []), *(_trace(g, result, scale.factor, colours) for g in groups)])
+        colours, labels = _scale_of_energy(drawn), _labels(groups, near, scale.factor)
+        figure.add_traces([*([_colour_bar(colours)] if colours else []), *(_trace(g, result, scale.factor, colours, labels) for g in groups)])
         figure.update_layout(shapes=_region(limit, everything, scale.factor), updatemenus=_buttons(near, everything),
                              xaxis_range=near["xaxis.range"], yaxis_range=near["yaxis.range"])
     _label(figure, result, scale, missing)
@@ -251,4 +269,4 @@ def _label(figure: Figure, result: SearchResult, scale: text.Scale, missing: int
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#0b0b0b"}, hoverlabel={"align": "left"},
         legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0})
     figure.update_xaxes(title={"text": f"predicted latency, ms{left_out}"}, **axis)
-    figure.update_yaxes(title={"text": f"{metric}, {scale.unit}" if scale.unit else metric}, **axis)
+    figure.update_yaxes(title={"text": f"{metric}, {scale.unit}" if scale.unit else metric, "standoff": 12}, automargin=True, **axis)

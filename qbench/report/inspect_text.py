@@ -62,8 +62,7 @@ def count(n: int, what: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     """The first few names, and how many more."""
-    shown = ", ".join(text.plain(n) for n in names[:NODES])
-    return shown + (f" and {len(names) - NODES} more" if len(names) > NODES else "")
+    return text.some(names, NODES)
 
 
 def ms(value: float | None) -> str:

@@ -29,12 +29,13 @@ _TOP = 15                     # rows shown at once; the rest is folded away
 _SAID_ELSEWHERE = {"command", "power", "fitted_on", "validated_on", "interval"}
 
 
-def write_report(result: SearchResult, kernels: Sequence[Mapping[str, Any]], path: Path,
-                 plan_strip: Sequence[Mapping[str, Any]]) -> None:
+def write_report(result: SearchResult, kernels: Sequence[Mapping[str, Any]], path: Path, plan_strip: Sequence[Mapping[str, Any]],
+                 memory: Mapping[str, Any] | None = None, stored: Sequence[Mapping[str, Any]] = ()) -> None:
     """One HTML file at `path`.
 
     kernels     chosen plan, one row a kernel in execution order: name, op, unit, precision, ms, bound, dram_bytes, placement, mj
     plan_strip  chosen plan, one row a unit in execution order: unit, precision, ms, drop, quantizable, reason
+    memory      the chosen plan's memory, as `qbench cost --json` has it; stored   its worst activations, of `qbench.workbench.panels`
     Of `result.provenance` the keys command, power, fitted_on, validated_on and interval have their place; keys that begin with
     "sample_" are printed with the sample's caveats, all others in the table of provenance.
     """
@@ -43,11 +44,14 @@ def write_report(result: SearchResult, kernels: Sequence[Mapping[str, Any]], pat
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("qbench.report", "."), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True)
-    write_text(path, environment.get_template("report.html.j2").render(context(result, kernels, plan_strip)))
+    write_text(path, environment.get_template("report.html.j2").render(context(result, kernels, plan_strip, memory, stored)))
 
 
-def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_strip: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_strip: Sequence[Mapping[str, Any]],
+            memory: Mapping[str, Any] | None = None, stored: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """What the template is given: texts, and lengths of bars in percent."""
+    from qbench.report import panels
+
     library, licence = plotly_js()
     figure = front_figure(result)
     return {
@@ -61,6 +65,8 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
         "strip": _strip(plan_strip, result), "bounds": _bounds(kernels), "kernels": _kernels(kernels),
         "coverage": coverage_rows(coverage_from_dict(result.coverage)) if result.coverage else None,
         "sensitivity": _sensitivity(result), "top": _TOP,
+        "memory": panels.memory(memory, len(kernels)), "measured": panels.measured(result), "calibrators": panels.calibrators(result),
+        "histograms": panels.histograms(stored), "histograms_open": panels.OPEN,
         "command": text.plain(result.provenance.get("command", "")),
         "provenance": _entries(result, sample=False), "sample": _entries(result, sample=True),
     }
@@ -209,12 +215,8 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def coverage_rows(found: Coverage) -> dict[str, Any]:
     """The line that sums it up, the reasons with how many operators each holds, and every operator."""
-    def some(names: list[str]) -> str:
-        more = f" and {len(names) - _TOP} more" if len(names) > _TOP else ""
-        return ", ".join(text.plain(n) for n in names[:_TOP]) + more
-
     return {"line": text.plain(coverage_line(found)),
-            "reasons": [(text.plain(why), some(names), len(names)) for why, names in reasons(found).items()],
+            "reasons": [(text.plain(why), text.some(names, _TOP), len(names)) for why, names in reasons(found).items()],
             "rows": [{"name": breakable(operator(r)), "op": text.plain(r.op), "precision": precision_mark(r.precision),
                       "macs": f"{r.macs:,}" if r.macs else "", "reason": text.plain(r.reason)} for r in found.rows]}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def plain(name: object) -> str:
     """A name from the user's files without control characters, so that it cannot steer a terminal or turn text around."""
     return _CONTROL.sub("\ufffd", str(name))
+
+
+def some(names: Sequence[str], shown: int) -> str:
+    """As in "a, b, c and 4 more": the first `shown` names, cleaned, and how many are left."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(plain(n) for n in names[:shown]) + more
 
 
 def finite(x: object) -> float | None:

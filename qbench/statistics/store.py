@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ class Statistics(Mapping[str, TensorStatistics]):
                 lines.append(f"tensor {name}: {counts_text(t.nan, t.positive_inf, t.negative_inf)} ignored; the range covers "
                              "the finite values only")
         return lines + [f"tensor {name}: {reason}" for name, reason in self.unobserved.items()]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown: str = import_module("qbench.report.notebook").statistics(self)     # by name: the report knows this module, not the other way round
+        return shown
 
     def save(self, path: Path) -> None:
         """One compressed .npz, without pickles."""

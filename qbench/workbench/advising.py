@@ -37,7 +37,7 @@ def advise(model: Path, target_name: str, options: AdviceOptions = AdviceOptions
     table = CostTable.build(network, target, options.toolkit)
     if options.plan:
         plan = Plan.load(options.plan)
-        check_fits(plan, network)
+        check_fits(plan, network, constants=False)
         codes = table.codes(plan)
     else:
         codes = table.uniform(precision_of(options.precision))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qbench import calibrators, qdq, targets
-from qbench.comparison import FLOAT, Comparison, Gap, Ladder, Row, ladders, ranked
+from qbench.comparison import FLOAT, Comparison, Gap, Ladder, Row, VendorRow, ladders, ranked
 from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.errors import InputError, QbenchError
@@ -28,6 +28,7 @@ from qbench.statistics import Statistics
 from qbench.target import Target
 from qbench.workbench import auto
 from qbench.workbench.case import Case
+from qbench.workbench.comparing_vendor import check_vendor, vendor_rows
 from qbench.workbench.correcting import Recipe, corrected
 from qbench.workbench.costing import unpriced
 from qbench.workbench.gaps import range_gap, weight_gap
@@ -62,6 +63,8 @@ class CompareJob:
     policy: str = "stop"
     out: Path | None = None
     command: str = ""
+    vendor: str = ""
+    plans: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -98,6 +101,10 @@ class _Asked:
 def _asked(job: CompareJob) -> _Asked:
     target = targets.load(job.target)
     toolkit = target.toolkit(job.toolkit)
+    if job.vendor:
+        check_vendor(job.vendor, target)
+    elif job.plans:
+        raise InputError("--plan is for --with: give --with rknn, or evaluate plans with qbench analyze")
     texts = job.calibrators or tuple(c for c in (*DEFAULT_CALIBRATORS, auto.AUTO) if c.partition(":")[0] in calibrators.names())
     specs = dict.fromkeys(s for t in texts for s in (calibrators.names() if t == ALL else (calibrators.spec(calibrators.make(t)),)))
     scales = dict.fromkeys(granularity_named(s) for s in job.scales) or dict.fromkeys(DEFAULT_SCALES)
@@ -130,6 +137,7 @@ class _Run:
     made: dict[tuple[Precision, str, Granularity], Plan] = field(default_factory=dict)
     tables: dict[int, tuple[PreparedModel, CostTable]] = field(default_factory=dict)
     errors: dict[int, tuple[PreparedModel, LayerErrors]] = field(default_factory=dict)
+    vendor: tuple[VendorRow, ...] = ()
 
     def run(self) -> Comparison:
         case, job = self.job.case, self.job
@@ -142,6 +150,7 @@ class _Run:
         try:
             self._measure()
             self._explain()
+            self._against_vendor()
         except KeyboardInterrupt:
             if not self.rows:
                 raise
@@ -261,6 +270,16 @@ class _Run:
                 why = "only neighbouring scales are explained: give those between them, too"
                 self.unmeasured[f"why {fine.scale} differs from {coarse.scale}"] = why
 
+    # -- the vendor's own
+
+    def _against_vendor(self) -> None:
+        """The best row of each precision and the plans that were given, beside the vendor's results."""
+        if not self.job.vendor:
+            return
+        best = {f"{p}, {r.calibrator}": r for p in self.asked.precisions for r in ranked([r for r in self.rows.values() if r.precision == p])[:1]}
+        plans = {name: self.plans[r.precision, r.calibrator, r.scale] for name, r in best.items()} | {p.stem: Plan.load(p) for p in self.job.plans}
+        self.vendor = vendor_rows(self.job.vendor, self.job.case, self.asked.target, self.asked.toolkit, plans, self.job.folder / "vendor", self.progress)
+
     # -- what comes out
 
     def _result(self, partial: bool) -> Comparison:
@@ -268,7 +287,7 @@ class _Run:
         told = (*case.warnings, *self.statistics.warnings(), *evaluator.warnings, *unpriced(case.network))
         return Comparison(case.network.name, case.sample is not None, self.asked.target.name, self.asked.toolkit, self.reference,
                           tuple(self.rows.values()), tuple(self.gaps), self.asked.calibrators, len(self.samples), time.perf_counter() - self.start,
-                          _provenance(job, self.asked, evaluator), tuple(dict.fromkeys(told)), partial, dict(self.unmeasured))
+                          _provenance(job, self.asked, evaluator), tuple(dict.fromkeys(told)), partial, dict(self.unmeasured), self.vendor)
 
     def _write(self, partial: bool) -> Comparison:
         """compare.json and compare.html; plans of an earlier comparison in the folder go."""

@@ -125,7 +125,7 @@ def _named(files: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
 def _codes(path: Path, prepared: PreparedModel) -> dict[str, Affine]:
     """Input -> scale and zero point of the first kernel that reads it."""
     plan, network = Plan.load(path), prepared.network
-    check_fits(plan, network)
+    check_fits(plan, network, constants=False)
     found = {}
     for name in network.inputs:
         readers = network.consumers.get(name, ())

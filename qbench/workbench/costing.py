@@ -68,7 +68,7 @@ def cost_of(model: Path, target_names: Sequence[str], precisions: Sequence[str],
     network = prepared.network
     plan = Plan.load(options.plan) if options.plan else None
     if plan is not None:
-        check_fits(plan, network)
+        check_fits(plan, network, constants=False)
     if options.batch < 1:
         raise InputError(f"--batch {options.batch}: give 1 or more samples")
     network = batched(network, options.batch) if options.batch > 1 else network

@@ -11,6 +11,8 @@ from typing import Any
 import onnx_ir as ir
 
 from qbench import qdq
+from qbench.calibrators import is_auto
+from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.coverage import coverage
 from qbench.errors import InputError, ToolError
@@ -20,29 +22,36 @@ from qbench.network import Precision
 from qbench.plan import Plan
 from qbench.report import write_report
 from qbench.result import SearchResult, result_from_dict
+from qbench.statistics import Statistics
 from qbench.workbench.case import Case
+from qbench.workbench.panels import panels
 
 SAME = 1e-9
 """The file must score what the search scored: it is the same model on the same machine."""
 
 
-def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, evaluator: OnnxEvaluator) -> SearchResult:
+def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, evaluator: OnnxEvaluator, statistics: Statistics) -> SearchResult:
     """Write and verify the chosen plan's files. Returns the result with what the verification found.
 
+    statistics   the plans' ranges come from them: the report draws its worst tensors
     Plans of an earlier, different search in the same folder are removed: plans/ holds those of summary.json.
     """
     mine = {folder / c.plan for c in result.candidates}
     for stale in set((folder / "plans").glob("*.json")) - mine:
         stale.unlink()
     if result.chosen is None:
-        _write_summary(result, folder, [], [])
+        _write_summary(result, folder, {"kernels": [], "plan_strip": []})
         return result
     plan = Plan.load(folder / result.chosen.plan)
     plan.save(folder / "plan.json")
-    qdq.save(qdq.write(case.prepared, plan).model, folder / "model.qdq.onnx")
-    result = replace(result, coverage=coverage(case.network, plan).to_dict(), verified=_verify(result, folder, case, plan, evaluator))
+    written = qdq.write(case.prepared, plan)
+    qdq.save(written.model, folder / "model.qdq.onnx")
+    network = rewritten(case.prepared, plan).network
+    result = replace(result, coverage=coverage(network, plan).to_dict(), verified=_verify(result, folder, case, plan, evaluator))
     kernels = [asdict(row) for row in pricer.kernel_table(plan, plan.op_point)]
-    _write_summary(result, folder, kernels, plan_strip(result, case, plan, kernels))
+    specs = sorted({c.calibrator for c in result.candidates if c.calibrator and not is_auto(c.calibrator)})
+    more = panels(network, plan, written, pricer, statistics, specs)
+    _write_summary(result, folder, {"kernels": kernels, "plan_strip": plan_strip(result, case, plan, kernels), **more})
     return result
 
 
@@ -71,10 +80,15 @@ def plan_strip(result: SearchResult, case: Case, plan: Plan, kernels: Sequence[M
              "quantizable": u.quantizable, "reason": u.reason or plan.notes.get(u.name, "")} for u in case.network.units]
 
 
-def _write_summary(result: SearchResult, folder: Path, kernels: list[dict[str, Any]], strip: list[dict[str, Any]]) -> None:
-    write_text(folder / "kernels.json", json.dumps({"kernels": kernels, "plan_strip": strip}, indent=1) + "\n")
-    write_report(result, kernels, folder / "report.html", strip)
+def _write_summary(result: SearchResult, folder: Path, tables: Mapping[str, Any]) -> None:
+    """kernels.json and summary.json hold all that the report is made of."""
+    write_text(folder / "kernels.json", json.dumps(tables, indent=1) + "\n")
+    _write_report(result, tables, folder / "report.html")
     write_text(folder / "summary.json", json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_report(result: SearchResult, tables: Mapping[str, Any], path: Path) -> None:
+    write_report(result, tables["kernels"], path, tables["plan_strip"], tables.get("memory"), tables.get("stored", ()))
 
 
 def rewrite_report(folder: Path, output: Path | None = None) -> Path:
@@ -82,9 +96,9 @@ def rewrite_report(folder: Path, output: Path | None = None) -> Path:
     try:
         result = result_from_dict(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
         tables = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
-        kernels, strip = tables["kernels"], tables["plan_strip"]
+        tables["kernels"], tables["plan_strip"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: not a complete result folder ({type(error).__name__}: {error}); run the search again") from error
     path = output or folder / "report.html"
-    write_report(result, kernels, path, strip)
+    _write_report(result, tables, path)
     return path

@@ -25,13 +25,15 @@ from qbench.workbench.case import Case
 from qbench.workbench.costing import unpriced
 from qbench.workbench.folder import finish
 from qbench.workbench.measuring import SAMPLES
-from qbench.workbench.placing import placed
+from qbench.workbench.placing import Placing, placing
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
 from qbench.workbench.presetting import check_classes, derivation, given, target_of
-from qbench.workbench.searching import plan_maker, with_masks
+from qbench.workbench.quantizing import granularity_named
+from qbench.workbench.searching import corrected_makers, plan_maker, with_masks
 from qbench.workbench.stations import Station
+from qbench.workbench.tracked import about, front_models
 
 DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
 OUT = Path("qbench-out")
@@ -52,14 +54,17 @@ class SearchJob:
     toolkit: str | None = None
     precisions: tuple[str, ...] = ()
     calibrators: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
     op_points: tuple[str, ...] = ()
-    trials: int = 44
+    trials: int = 24
     seed: int = 0
     strategy: str = "nsga2"
     policy: str = "stop"
     out: Path | None = None
     command: str = ""
     track: bool = True
+    register: str | None = None
     storage: str | None = None
     executor: str | None = None
     boards: tuple[str, ...] = ()
@@ -72,14 +77,18 @@ class SearchJob:
 
 def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     """The main job: statistics, reference, search, then the written and verified result in `job.folder`."""
-    from qbench.tracking import NoTracker, Tracker
+    from qbench.tracking import NoTracker, Tracker, check_name
 
-    target = placed(target_of(job.target, job.power, job.toolkit), job.case.prepared, job.toolkit)
+    if job.register is not None:
+        check_name(job.register, job.track)
+    where = placing(target_of(job.target, job.power, job.toolkit), job.case.prepared, job.toolkit)
+    target = where.target
     toolkit = target.toolkit(job.toolkit)
     asked = given(job.budgets, job.max_drop, job.max_class_drop, job.precisions, job.op_points)
     derived = derivation(job.preset, target, toolkit, job.case.network, job.case.metric, asked) if job.preset else None
     limits = derived or asked
     specs = tuple(calibrators.spec(calibrators.make(c)) for c in job.calibrators or DEFAULT_CALIBRATORS)
+    scales = tuple(granularity_named(s) for s in job.scales) or (granularity_of(target, toolkit),)
     points = tuple(target.operating_point(p).name for p in limits.operating_points) or (target.operating_point(None).name,)
     wanted = limits.precisions or None
     for precision in wanted or ():
@@ -87,7 +96,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     case, network, folder = job.case, job.case.network, job.folder
     folder.mkdir(parents=True, exist_ok=True)
     name = case.sample.name if case.sample else network.name
-    with Tracker.start(folder, name, target.name) if job.track else NoTracker() as tracker:
+    with Tracker.start(folder, name, target.name, command=command_of(job)) if job.track else NoTracker() as tracker:
         masks = with_masks(case, target, toolkit, granularity_of(target, toolkit), job.policy, progress)
         case = replace(case, prepared=masks.prepared) if masks else case
         statistics = masks.statistics if masks else statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
@@ -101,24 +110,25 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             allowed |= {u: tuple(p for p in allowed[u] if p.is_float) or allowed[u] for u in masks.masks.floats}
             reasons |= masks.masks.floats
         problem = Problem(
-            network, allowed, plans, case.data_key, specs, (granularity_of(target, toolkit),), points, limits.budgets, folder, limits.max_drop,
+            network, allowed, plans, case.data_key, specs, scales, points, limits.budgets, folder, limits.max_drop,
             max_class_drop=limits.max_class_drop, goal=derived.preset.goal if derived else Goal.ACCURACY, preset=derived.preset.key if derived else "",
-            seed=job.seed, trials=job.trials, strategy=job.strategy, storage=job.storage or f"sqlite:///{(folder / 'study.db').resolve()}",
+            seed=job.seed, trials=job.trials, strategy=job.strategy, step=evaluator.batch,
+            corrected=corrected_makers(case, job.corrections, plans, allowed, target, toolkit, job.policy, progress), storage=job.storage or f"sqlite:///{(folder / 'study.db').resolve()}",
             sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
             provenance=provenance_of(target, toolkit, job, evaluator))
-        tracker.begin(problem.study_name, params_of(job, problem))
+        tracker.begin(problem.study_name, params_of(job, problem), about(case))
         rig = rig_of(job, case, progress)
         if rig is not None:
-            pricer, _ = teach(rig, pricer, lessons(network, allowed, lambda p: plans(p, specs[0], granularity_of(target, toolkit), points[0]), job.seed))
+            pricer, _ = teach(rig, pricer, lessons(network, allowed, lambda p: plans(p, specs[0], scales[0], points[0]), job.seed))
         with pool_of(job, case, evaluator) as pool:
             found = run(problem, evaluator, pricer, Events(tracker.candidate, tracker.note, progress), evaluator.reference(), pool)
         if rig is not None:
             found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
             tracker.measured([c for c in found.candidates if c.measured])
             found = replace(found, provenance={**found.provenance, **asdict(pricer.target.provenance), "boards": rig.where})
-        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
-        found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator)
-        return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS]))
+        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator, statistics)
+        return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS], front_models(found, folder, case), job.register))
 
 
 @contextmanager
@@ -155,14 +165,27 @@ def granularity_of(target: Target, toolkit: str) -> Granularity:
     return Granularity.PER_CHANNEL if not schemes or any(s.weight_per_channel for s in schemes.values()) else Granularity.PER_LAYER
 
 
+def command_of(job: SearchJob) -> str:
+    return job.command or "qbench " + " ".join(sys.argv[1:])
+
+
 def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxEvaluator) -> dict[str, str]:
     """What the report prints beside its figures."""
-    command = job.command or "qbench " + " ".join(sys.argv[1:])
     sample = job.case.sample
     about = {"sample_name": sample.title, "sample_story": sample.story, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats),
              "sample_other_metrics": ", ".join(f"--metric {m}" for m in sample.also)} if sample else {}
-    return about | asdict(target.provenance) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command,
+    return about | asdict(target.provenance) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command_of(job),
             "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
+
+
+def refusals(where: Placing, allowed: Mapping[str, Sequence[Precision]]) -> list[str]:
+    """Kernels that stop the toolchain's conversion at a precision that the search may choose."""
+    offered = {p for options in allowed.values() for p in options}
+    kernels = {k: None for p, names in where.refused.items() if p in offered for k in names}
+    if not kernels:
+        return []
+    return [(f"the toolchain refuses {_some(tuple(kernels), 'kernel')}: priced as cut out and run on the CPU; `qbench inspect` says why, "
+             "`qbench rewrite` may mend it")]
 
 
 def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: Mapping[str, Sequence[Precision]]) -> list[str]:
@@ -175,8 +198,8 @@ def notes_of(reasons: Mapping[str, str], target: Target, toolkit: str, allowed: 
     return lines + [f"{_some(units)}: {why}" for why, units in alike.items()]
 
 
-def _some(units: Sequence[str]) -> str:
+def _some(units: Sequence[str], what: str = "unit") -> str:
     """"unit 'a'", or "12 units ('a', 'b', ...)"."""
     if len(units) == 1:
-        return f"unit {units[0]!r}"
-    return f"{len(units)} units ({', '.join(repr(u) for u in units[:2])}{', ...' if len(units) > 2 else ''})"
+        return f"{what} {units[0]!r}"
+    return f"{len(units)} {what}s ({', '.join(repr(u) for u in units[:2])}{', ...' if len(units) > 2 else ''})"

@@ -26,7 +26,7 @@ from qbench.statistics import Source, Statistics, merge
 from qbench.workbench.stations import Station, collect_shard, evaluate
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 RETRIES = 3
 """Times that a plan is given to another worker after one died with it."""
@@ -62,25 +62,38 @@ class Executor:
 
 
 class DaskPool:
-    """The Pool of a Dask client. `station` is sent to every worker once."""
+    """The Pool of a Dask client. `station` is sent to every worker once. A plan goes back to the worker that knows its first samples, where that is free."""
 
     def __init__(self, client: Client, station: Station) -> None:
         self._client = client
+        self._knows: dict[str, str] = {}
         self._station: Any = client.scatter(station, broadcast=True)
 
     def evaluate(self, tasks: Sequence[tuple[Plan, int | None]]) -> Iterator[tuple[int, Accuracy | QbenchError, float]]:
         from distributed import as_completed
 
-        futures = {self._client.submit(evaluate, self._station, plan, samples, pure=False, retries=RETRIES): i for i, (plan, samples) in enumerate(tasks)}
+        futures = {self._submit(plan, samples): i for i, (plan, samples) in enumerate(tasks)}
         try:
             for future in as_completed(futures):
                 error = future.exception()
                 if error is not None:
                     raise ToolError(f"a worker failed on plan {tasks[futures[future]][0].key}: {type(error).__name__}: {error}") from error
-                found, passes = future.result()
+                found, passes, worker = future.result()
+                self._knows[tasks[futures[future]][0].key] = worker
                 yield futures[future], found, passes
         finally:
             self._client.cancel([f for f in futures if not f.done()])
+
+    def _submit(self, plan: Plan, samples: int | None) -> Future[Any]:
+        known = [w for w in (self._knows.get(plan.key),) if w in self._client.scheduler_info()["workers"]]
+        return self._client.submit(_evaluated, self._station, plan, samples, pure=False, retries=RETRIES, workers=known or None, allow_other_workers=bool(known))
+
+
+def _evaluated(station: Station, plan: Plan, samples: int | None) -> tuple[Accuracy | QbenchError, float, str]:
+    """Runs in a worker; the last is its address."""
+    from distributed import get_worker
+
+    return (*evaluate(station, plan, samples), get_worker().address)
 
 
 def collected(client: Client, station: Station, data: Dataset, progress: Progress = silent) -> Statistics:

@@ -2,6 +2,7 @@
 
     python3 agent.py facts RUNTIME                      prints what the machine and the runtime are, as JSON
     python3 agent.py measure RUNTIME REQUEST ANSWER     times a model; REQUEST and ANSWER are JSON files
+    python3 agent.py outputs RUNTIME REQUEST ANSWER     runs it once on every input; ANSWER holds what came out
 
 REQUEST: model, inputs (list of .npz), runs, warmup, seconds, threads, clock (null, or device and hertz), outputs (folder or ""),
 sysfs ("/" on a real machine). A terminated agent puts back the clock that it has fixed.
@@ -10,6 +11,7 @@ Nothing is printed on standard output but the JSON of `facts`; runtimes write wh
 
 from __future__ import annotations
 
+import base64
 import glob
 import json
 import os
@@ -444,6 +446,26 @@ def timed(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def outputs(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What the model gives for every input, in their order: name -> dtype, shape and the values' bytes in base64.
+
+    All inputs are run before anything is encoded, back to back as an application would: a runtime that hands out a buffer that it writes
+    again shows so.
+    """
+    import numpy as np
+
+    engine: Runtime = RUNTIMES[runtime](request["model"], request["threads"])
+    made = []
+    for path in request["inputs"]:
+        if STOPPED.is_set():
+            sys.exit(143)
+        with np.load(path, allow_pickle=False) as stored:
+            feeds = {k: np.ascontiguousarray(stored[k]) for k in stored.files}
+        made.append({k: np.array(v) for k, v in engine.run(feeds, lambda name: None).items()})
+    rows = [{k: {"dtype": str(v.dtype), "shape": list(v.shape), "data": base64.b64encode(v.tobytes()).decode("ascii")} for k, v in row.items()} for row in made]
+    return {"runtime": RUNTIMES[runtime].version(), "outputs": rows}
+
+
 def stop(*_: Any) -> None:
     STOPPED.set()
     sys.exit(143)
@@ -453,7 +475,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "facts":
         print(json.dumps(facts(arguments[1])))
         return 0
-    if len(arguments) != 4 or arguments[0] != "measure":
+    if len(arguments) != 4 or arguments[0] not in ("measure", "outputs"):
         print(__doc__, file=sys.stderr)
         return 2
     for name in ("SIGTERM", "SIGHUP"):
@@ -462,7 +484,7 @@ def main(arguments: list[str]) -> int:
     with open(arguments[2], encoding="utf-8") as stream:
         request = json.load(stream)
     try:
-        answer = measure(arguments[1], request)
+        answer = (measure if arguments[0] == "measure" else outputs)(arguments[1], request)
     except Exception as error:      # noqa: BLE001  whatever a runtime raises goes to the other side as text
         if STOPPED.is_set():
             return 143

@@ -16,6 +16,7 @@ import numpy as np
 
 from qbench.board import Array, Measurement, Request, parse_clock
 from qbench.errors import InputError, ToolError
+from qbench.targets.boards.outputs import decoded
 from qbench.targets.boards.urls import ON_BOARD, Options, read_options
 
 AGENT = Path(__file__).with_name("agent.py")
@@ -40,14 +41,21 @@ class Local:
         return found
 
     def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
+        return measurement(self.url, model, self._ask("measure", model, feeds, request))
+
+    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
+        return decoded(self.url, model, self._ask("outputs", model, feeds, request))
+
+    def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="qbench-") as folder:
             place = Path(folder)
             asked, answer = place / "request.json", place / "answer.json"
             asked.write_text(json.dumps(agent_request(str(model.resolve()), store(feeds, place), request, self.options) | {"sysfs": self.sysfs}))
-            run = subprocess.run([sys.executable, str(AGENT), "measure", self.runtime, str(asked), str(answer)], capture_output=True, text=True, check=False)
+            run = subprocess.run([sys.executable, str(AGENT), what, self.runtime, str(asked), str(answer)], capture_output=True, text=True, check=False)
             if run.returncode or not answer.is_file():
                 raise ToolError(f"{self.url}: the measuring process ended with {run.returncode}: {last_line(run.stderr)}")
-            return measurement(self.url, model, json.loads(answer.read_text()))
+            found: dict[str, Any] = json.loads(answer.read_text())
+            return found
 
 
 def open_local(url: str) -> Local:

@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shlex import quote
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from qbench.board import Array, Measurement, Request
 from qbench.errors import InputError, ToolError
 from qbench.files import sha256, weight_files
 from qbench.targets.boards.local import AGENT, agent_request, last_line, measurement, store
+from qbench.targets.boards.outputs import decoded
 from qbench.targets.boards.urls import Options
 
 KEPT = 8
@@ -34,7 +35,7 @@ KEEPER = ('umask 077; f=; for d in {folders}; do mkdir -p "$d" 2> /dev/null && {
           'for i in 1 2 3 4 5; do kill -0 "$p" 2> /dev/null || break; sleep 1; done; rm -rf "$f"')
 
 # In the background, so that its number is known to the keeper. What runtimes print stays on the board.
-MEASURE = ("cd {folder} && {{ {python} agent.py measure {runtime} request.json answer.json > out.txt 2> err.txt & p=$!; echo $p > pid; wait $p; r=$?; "
+MEASURE = ("cd {folder} && {{ {python} agent.py {what} {runtime} request.json answer.json > out.txt 2> err.txt & p=$!; echo $p > pid; wait $p; r=$?; "
            "rm -f pid; tail -c 2000 err.txt >&2; [ $r != 0 ] || cat answer.json; exit $r; }}")
 
 
@@ -80,6 +81,12 @@ class Remote:
             return found
 
     def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
+        return measurement(self.url, model, self._ask("measure", model, feeds, request))
+
+    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
+        return decoded(self.url, model, self._ask("outputs", model, feeds, request))
+
+    def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with self._folder() as (link, folder), tempfile.TemporaryDirectory(prefix="qbench-") as here:
             self._send_model(link, model, folder)
             inputs = [Path(p) for p in store(feeds, Path(here))]
@@ -87,10 +94,11 @@ class Remote:
             asked.write_text(json.dumps(agent_request(f"{folder}/model/{model.resolve().name}", [f"{folder}/{p.name}" for p in inputs], request, self.options)))
             for path in (*inputs, asked):
                 link.put(path, f"{folder}/{path.name}")
-            ran = link.run(MEASURE.format(folder=quote(folder), python=quote(self.options.python), runtime=self.runtime), LONGEST_S)
+            ran = link.run(MEASURE.format(folder=quote(folder), python=quote(self.options.python), what=what, runtime=self.runtime), LONGEST_S)
             if ran.code:
                 raise ToolError(f"{self.url}: the measuring process ended with {ran.code}: {self._failure(ran)}")
-            return measurement(self.url, model, json.loads(ran.out))
+            answer: dict[str, Any] = json.loads(ran.out)
+            return answer
 
     @contextmanager
     def _folder(self) -> Iterator[tuple[Link, str]]:

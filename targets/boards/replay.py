@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qbench.board import Array, Measurement, Request
 from qbench.errors import InputError, ToolError
+from qbench.targets.boards.outputs import read_dump
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class Replay:
         if found is None:
             raise ToolError(f"{self.url} holds no measurement of {model.name}; it has {', '.join(sorted(self.by_model))}")
         return replace(found, recorded=True)
+
+    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
+        """What lies beside the recording as NAME.outputs.npz, for NAME.json: tensor -> [samples, ...]."""
+        path = Path(self.url.partition(":")[2]).with_suffix(".outputs.npz")
+        if not path.is_file():
+            raise ToolError(f"{self.url} holds times but no outputs; they would lie in {path} (tensor -> [samples, ...])")
+        dump = read_dump(path)
+        return [{k: v[i:i + 1] for k, v in dump.items()} for i in range(min(len(v) for v in dump.values()))]
 
 
 def open_replay(url: str) -> Replay:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from qbench.errors import UnknownName
 from qbench.export import Exporter
 
-__all__ = ["GROUP", "Listed", "for_target", "make", "names"]
+__all__ = ["GROUP", "Listed", "for_target", "make", "names", "targets_of"]
 
 GROUP = "qbench.exporters"
 
@@ -33,6 +33,11 @@ _OURS = {
     "rknn": Listed("qbench.targets.exporters.rknn:RknnExporter", ("rk3588", "rk3576", "rk3566", "rk3562")),
     "qnn": Listed("qbench.targets.exporters.qnn:QnnExporter", ("hexagon-8gen1", "hexagon-8gen2", "hexagon-8gen3", "hexagon-8elite", "hexagon-8elite5",
                                                               "hexagon-xelite", "hexagon-qcs6490", "hexagon-qcs9075")),
+    "onnxruntime": Listed("qbench.targets.exporters.host_onnxruntime:OnnxRuntimeExporter", ("host",)),
+    "openvino": Listed("qbench.targets.exporters.host_openvino:OpenVinoExporter", ("host",)),
+    "ascend": Listed("qbench.targets.exporters.ascend:AscendExporter", ("ascend310", "ascend310p")),
+    "xdna": Listed("qbench.targets.exporters.xdna:XdnaExporter", ("xdna", "xdna2")),
+    "cambricon": Listed("qbench.targets.exporters.cambricon:CambriconExporter", ("mlu220", "mlu270", "mlu370-s4", "mlu370-x4")),
 }
 
 
@@ -52,6 +57,13 @@ def for_target(target: str) -> tuple[str, ...]:
         served = sorted({t for listed in _OURS.values() for t in listed.targets})
         raise UnknownName(f"no exporter for target {target!r}; there is one for {', '.join(served)}. `qbench quantize --plan` writes the Q/DQ model")
     return found
+
+
+def targets_of(name: str) -> tuple[str, ...]:
+    """Targets that one of ours serves. Raises UnknownName."""
+    if name not in _OURS:
+        raise UnknownName(f"no exporter {name!r} of ours; there are {', '.join(_OURS)}")
+    return _OURS[name].targets
 
 
 def make(name: str) -> Exporter:

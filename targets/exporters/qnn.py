@@ -24,8 +24,8 @@ from qbench.protocols import Array, Progress
 from qbench.target import Target
 from qbench.targets.exporters.aimet import VERSIONS, encodings, entries
 from qbench.targets.exporters.qnn_layers import GIVEN, Cut, cut, furthest
+from qbench.targets.exporters.qnn_model import handed
 from qbench.targets.exporters.qnn_readback import Reader
-from qbench.targets.exporters.rknn_model import with_static_shapes
 
 WORKER = Path(__file__).with_name("qnn_worker.py")
 HANDED = "model.qnn.onnx"
@@ -47,6 +47,7 @@ LIMIT_LSB = {8: 1.0, 16: 256.0}
 Conv 153); more than one step of 8 bits is a fault."""
 LEAST_SQNR_DB = 10.0
 """Of the whole network. Steps of single layers travel on (25 dB were found after 24 layers of 8 bits); what is compiled wrongly is below 0 dB."""
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 BUILD_S = 1800.0
 OPENED = "layers"
 UNPROVEN_SQNR_DB = 20.0
@@ -88,27 +89,34 @@ class QnnExporter:
             raise InputError(f"qnn: no option {next(iter(job.options))!r}; it takes none: chip and architecture are those of the target")
         provider_options(job.target)
         if job.plan.granularity == Granularity.PER_GROUP:
-            raise PlanError("the plan has weights per group, which the HTP takes in no Q/DQ model of 8 bits: search again with --granularity per-channel")
+            raise PlanError("the plan has weights per group, which the HTP takes in no Q/DQ model of 8 bits: search again with --scale per-channel")
         if (layer := next((n for n, v in job.demanded.layers.items() if v.precision is Precision.FP32 and v.placement != "CPU"), None)) is not None:
             raise PrecisionUnavailable(f"layer {layer!r} is FP32, which no HTP computes, and the CPU is not used instead: "
                                        f"search again with {', '.join(str(p) for p in job.target.available(job.toolkit) if p is not Precision.FP32)}")
+        weights = set(_weights(job.written.model))
         for key, tensor in job.demanded.tensors.items():
             weight = key.startswith("weight:")
-            if weight and (tensor.dtype != "int8" or any(tensor.zero_point)):
+            if key in weights and (tensor.dtype != "int8" or any(tensor.zero_point)):
                 raise PlanError(f"{key}: {tensor.dtype} with zero point {tensor.zero_point[0]}; the HTP takes int8 symmetric weights: use the target's own scheme")
             if not weight and tensor.dtype == "int16":
                 raise PlanError(f"{key}: activations of 16 bits are uint16 on the HTP; int16 fails for depthwise Conv and GlobalAveragePool: use the target's own scheme")
 
     def write(self, job: Job, folder: Path, progress: Progress) -> Produced:
         """Encodings and commands for Qualcomm's converter, and the context binary where onnxruntime-qnn is here."""
-        model = job.written.model.clone()
-        with_static_shapes(model, job.prepared.network)
-        qdq.save(model, folder / HANDED)
+        qdq.save(handed(job), folder / HANDED)
         told = {HANDED: "the Q/DQ model with static shapes, as onnxruntime-qnn takes it"} | converter_files(job, folder)
         toolchain = toolchains.load(self.toolchain)
         if toolchains.find(toolchain) is None:
             return Produced(False, told, None, f"{toolchain.package} is not here: {toolchains.how_to_get(toolchain)}", conventions=CONVENTIONS)
         return _built(job, folder, toolchains.need(self.toolchain), told, progress)
+
+
+def _weights(model: ir.Model) -> Iterator[str]:
+    """Keys of the stored constants that a layer multiplies with; those of an Add or Mul may have any type."""
+    for node in model.graph:
+        if node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[0].const_value is not None:
+            if any(reader.op_type in WEIGHTED and index == 1 for reader, index in node.outputs[0].uses()):
+                yield f"weight:{str(node.inputs[0].name).removesuffix('_q')}"
 
 
 def provider_options(target: Target) -> dict[str, str]:

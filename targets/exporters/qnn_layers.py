@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from qbench.export import Job
 from qbench.protocols import Array
+from qbench.targets.exporters.qnn_model import handed
 from qbench.targets.exporters.qnn_readback import quantizers
-from qbench.targets.exporters.rknn_model import with_static_shapes
 
 GIVEN = "_given"
 
@@ -28,14 +28,18 @@ class Cut:
 
 
 def cut(job: Job) -> Cut:
-    """The job's Q/DQ model, opened at every pair."""
-    codes = {key: str(node.outputs[0].name) for key, node in quantizers(job)}
+    """The job's Q/DQ model, opened at every pair but those that a Transpose reads."""
+    codes = {key: str(node.outputs[0].name) for key, node in quantizers(job) if not _transposed(node.outputs[0])}
     return Cut(_outputs_added(job, codes), _opened(_outputs_added(job, codes), codes), codes)
 
 
+def _transposed(codes: ir.Value) -> bool:
+    """Whether a Transpose reads them: the HTP takes none of codes that come from outside, and the layer before is judged behind it."""
+    return any(reader.op_type == "Transpose" for pair, _ in codes.uses() for reader, _ in pair.outputs[0].uses())
+
+
 def _outputs_added(job: Job, codes: Mapping[str, str]) -> ir.Model:
-    model = job.written.model.clone()
-    with_static_shapes(model, job.prepared.network)
+    model = handed(job)
     values = {str(v.name): v for n in model.graph for v in n.outputs}
     for key, name in codes.items():
         value, zero = values[name], values[name].producer().inputs[2]  # type: ignore[union-attr]

@@ -10,10 +10,6 @@ import json
 import sys
 import time
 
-import numpy as np
-import onnxruntime as ort
-import onnxruntime_qnn as qnn
-
 NAME = "QNNExecutionProvider"
 TRACE = "qnn_op_trace.json"            # the provider's own name for it
 SHOWN = 4
@@ -25,7 +21,19 @@ class Refused(Exception):
     """The compiler says no."""
 
 
+def registered():
+    """The HTP as onnxruntime's device, once its library is loaded."""
+    import onnxruntime as ort
+    import onnxruntime_qnn as qnn
+
+    ort.register_execution_provider_library(NAME, qnn.get_library_path())
+    return next(d for d in ort.get_ep_devices() if d.ep_name == NAME)
+
+
 def session(model, device, provider, config):
+    import onnxruntime as ort  # here, not above: this file is also part of a package that has no onnxruntime_qnn
+    import onnxruntime_qnn as qnn
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     for key, value in {"session.disable_cpu_ep_fallback": "1", **config}.items():      # without it, layers go to the CPU and nobody is told
@@ -68,6 +76,8 @@ def graph():
 
 
 def simulate(request, device):
+    import numpy as np
+
     run = session(request["context"], device, request["provider"], {})
     stored, found = np.load(request["samples"]), {}
     for number in range(request["count"]):
@@ -81,8 +91,7 @@ def main(asked, answered):
         request = json.load(file)
     started = time.monotonic()
     try:
-        ort.register_execution_provider_library(NAME, qnn.get_library_path())
-        device = next(d for d in ort.get_ep_devices() if d.ep_name == NAME)
+        device = registered()
         compiled(request, device)
         for name, body in (("graph.json", graph()), ("trace.json", traced())):
             with open(name, "w") as file:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, isfinite, log10
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,14 +16,16 @@ import onnx_ir as ir
 
 from qbench import qdq, toolchains
 from qbench.errors import InputError, ModelError, PrecisionUnavailable, ToolError
-from qbench.export import QDQ, Consent, Job, Produced, Simulated, simulated
-from qbench.graph import PreparedModel
+from qbench.export import QDQ, Consent, Job, Layer, Produced, Simulated, simulated
+from qbench.export.comparing import reference_outputs
 from qbench.network import Precision
 from qbench.protocols import Progress
 from qbench.targets.exporters.rknn_file import read_rknn
-from qbench.targets.exporters.rknn_log import parse, rewrites
+from qbench.targets.exporters.rknn_keys import Keyed, keyed, observed
+from qbench.targets.exporters.rknn_log import folded, parse, rewrites
 from qbench.targets.exporters.rknn_model import Ranged, quantized_form, ranged_form
 from qbench.targets.exporters.rknn_readback import Reader
+from qbench.targets.exporters.rknn_refusals import refusals
 
 WORKER = Path(__file__).with_name("rknn_worker.py")
 MODEL = "model.rknn"
@@ -37,6 +40,9 @@ LIMIT_LSB = {3: 1.0, 2: 1.0, 0: 0.0}
 """Steps of an INT8 output in the simulator from onnxruntime on the same file."""
 LEAST_SQNR_DB = 20.0
 """Where float layers round otherwise in both (FP16 there, FP32 here): less than this is a fault, not rounding."""
+NOT_RELATED_DB = 0.0
+ROUNDED_ELSEWHERE_DB = 3.0
+"""Path B may lie that much further from the float network than the plan's Q/DQ model does."""
 BUILD_S = 1800.0
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "exMatMul"})
 """Operators of the toolkit's graph whose weights take a range of ours; it refuses one for the table of a Gather."""
@@ -80,11 +86,15 @@ class RknnExporter:
                              + (", and without per-group weights" if job.plan.granularity == "per-group" else ""))
         if Precision.INT16 in job.plan.precision.values() and job.toolkit in NO_INT16:
             raise PrecisionUnavailable(f"the plan has INT16 layers, which rknn-toolkit2 {job.toolkit} does not offer: search again with its precisions, or use 2.5.0")
-        if refused := next(iter(_refused(job.prepared)), ""):
-            raise ModelError(refused)
+        if why := next(refusals(job), ""):
+            raise ModelError(why)
 
     def write(self, job: Job, folder: Path, progress: Progress) -> Produced:
         """The .rknn, or where the toolkit is missing the model for it and the steps that are left."""
+        return self.built(job, folder, progress)[0]
+
+    def built(self, job: Job, folder: Path, progress: Progress) -> tuple[Produced, list[dict[str, Any]]]:
+        """The same, and the simulator's outputs of every sample of the job."""
         wide = Precision.INT16 in job.plan.precision.values()
         ways: dict[str, list[type[_Path]]] = {"": [_RangedPath] if wide else [_QuantizedPath, _RangedPath], "a": [_QuantizedPath], "b": [_RangedPath]}
         toolchain = toolchains.load(self.toolchain)
@@ -94,10 +104,10 @@ class RknnExporter:
             path.hand_over()
             if toolchains.find(toolchain) is None:
                 return Produced(False, {HANDED: "the model as rknn-toolkit2 takes it"}, None,
-                                f"{toolchain.package} is not here: {toolchains.how_to_get(toolchain)}", conventions=path.conventions, consent=path.consent)
+                                f"{toolchain.package} is not here: {toolchains.how_to_get(toolchain)}", conventions=path.conventions, consent=path.consent), []
             try:
                 made = path.build(toolchains.need(self.toolchain), progress)
-                return replace(made, remarks=(*remarks, *made.remarks))
+                return replace(made, remarks=(*remarks, *made.remarks)), path.simulated
             except ToolError as error:
                 if way is chosen[-1]:
                     raise
@@ -105,16 +115,17 @@ class RknnExporter:
         raise AssertionError("there is always a way")
 
 
-def _refused(prepared: PreparedModel) -> Iterator[str]:
-    """What the toolkit is known to refuse, node by node, with the rewrite. Source: one model per operator built with 2.5.0."""
-    for node in prepared.model.graph:
-        mode = node.attributes.get("mode")
-        if node.op_type == "LayerNormalization" and "epsilon" not in node.attributes:
-            yield f"node {node.name!r}: rknn-toolkit2 refuses LayerNormalization without an epsilon attribute; write epsilon=1e-5, its default, into the model"
-        elif node.op_type == "Resize" and mode is not None and mode.as_string() == "cubic":
-            yield f"node {node.name!r}: rknn-toolkit2 crashes on a cubic Resize; use mode linear, or run it before the NPU"
-        elif node.op_type in ("NonZero", "NonMaxSuppression"):
-            yield f"node {node.name!r}: rknn-toolkit2 refuses {node.op_type} on computed values; end the model before it and run it on the CPU"
+def casts(job: Job) -> dict[str, Consent]:
+    """Of the Casts that the plan keeps in float for readers that take codes of 8 bits."""
+    return {k.name: Consent(Layer(Precision.INT8), "a Cast computes nothing: the toolkit stores its result as the readers take it") for k in job.prepared.network.kernels
+            if k.op == "Cast" and job.demanded.layers[k.name].precision.is_float and any(f"{t}:int8" in job.demanded.tensors for t in k.outputs)}
+
+
+def nearness(wanted: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any]]) -> float:
+    """SQNR in dB over all samples and outputs."""
+    pairs = [(np.asarray(a, np.float64).ravel(), np.asarray(g[name], np.float64).ravel()) for w, g in zip(wanted, got, strict=True) for name, a in w.items()]
+    noise, signal = sum(float(((a - b) ** 2).sum()) for a, b in pairs), sum(float((a * a).sum()) for a, _ in pairs)
+    return inf if noise == 0.0 else 10.0 * log10(signal / noise) if signal and isfinite(noise) else -inf
 
 
 def near(path: Path, place: Path) -> str:
@@ -128,6 +139,8 @@ class _Path(ABC):
     conventions: ClassVar[Mapping[str, str]]
     reference = QDQ
     consent: Mapping[str, Consent]
+    aliases: Mapping[str, tuple[str, ...]] = {}
+    """Name in the handed-over model -> other names that the toolkit gives the same values."""
 
     @abstractmethod
     def hand_over(self) -> None:
@@ -143,6 +156,7 @@ class _Path(ABC):
         self.inputs = list(job.prepared.network.inputs)
         self.outputs = [str(v.name) for v in job.written.model.graph.outputs]
         self.work = folder / "work"
+        self.simulated: list[dict[str, Any]] = []      # outputs of every sample, once it is built
         shutil.rmtree(self.work, ignore_errors=True)
 
     def run(self, python: Path, level: int, request: Mapping[str, Any], what: str) -> tuple[dict[str, Any], str]:
@@ -162,10 +176,14 @@ class _Path(ABC):
             np.savez(path, **arrays)
         return path
 
+    def outputs_of(self, place: Path) -> list[dict[str, Any]]:
+        """The simulator's, of every sample."""
+        with np.load(place / "outputs.npz") as stored:
+            return [{name: stored[f"{i}:{k}"] for k, name in enumerate(self.outputs)} for i in range(len(self.job.samples))]
+
     def compare(self, place: Path, level: int) -> Simulated:
         """The simulator's outputs against onnxruntime's on the file that was handed over."""
-        with np.load(place / "outputs.npz") as stored:
-            got = [{name: stored[f"{i}:{k}"] for k, name in enumerate(self.outputs)} for i in range(len(self.job.samples))]
+        self.simulated = got = self.outputs_of(place)
         return simulated(self.job, f"rknn-toolkit2 simulator, optimization level {level}", self.folder / self.reference, got,
                          limit_lsb=LIMIT_LSB[level] if self.pure else None, least_sqnr_db=None if self.pure else LEAST_SQNR_DB,
                          note="" if self.pure else "float and INT16 layers round otherwise in the toolkit than in onnxruntime")
@@ -182,7 +200,7 @@ class _Path(ABC):
         (self.folder / LOG).write_text(log, encoding="utf-8")
         shutil.rmtree(self.work)
         built, compiled = parse(log), read_rknn(self.folder / MODEL)
-        actual = Reader(compiled, self.job, rewrites(log), self.names).contents()
+        actual = Reader(compiled, self.job, rewrites(log), self.names, self.aliases, folded(log)).contents()
         cycles = {"ddr_cycles", "npu_cycles", "total_cycles", "rw_kb"}
         rows = tuple({k: int(v) if k in cycles else v for k, v in row.items() if k not in ("internal_kb", "weight_kb")} for row in built.layers)
         on_cpu = [str(r["name"]) for r in rows if r["target"] == "CPU" and r["op"] not in ("InputOperator", "OutputOperator")]
@@ -229,7 +247,7 @@ class _RangedPath(_Path):
 
     def hand_over(self) -> None:
         self.ranged: Ranged = ranged_form(self.job)
-        self.consent, self.names = self.ranged.consent, self.ranged.names
+        self.consent, self.names = {**self.ranged.consent, **casts(self.job)}, self.ranged.names
         qdq.save(self.ranged.model, self.folder / HANDED)
 
     def build(self, python: Path, progress: Progress) -> Produced:
@@ -237,13 +255,25 @@ class _RangedPath(_Path):
         progress("rknn-toolkit2, hybrid quantization", 0, 2)
         stem = self.work / f"step1{FUSING_LEVEL}" / HANDED.removesuffix(".onnx")      # where the toolkit leaves its files
         first, log1 = self.run(python, FUSING_LEVEL, {"do": "step1", "model": self.folder / HANDED, "dataset": self._dataset(), "stem": stem}, what)
-        keys = frozenset(first["keys"])
-        ranges, layers, unknown = self._keyed(keys, ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
+        keys = self._keyed(first["seen"], ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
+        self.aliases = keys.aliases
         progress("rknn-toolkit2, hybrid quantization", 1, 2)
-        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": ranges, "layers": layers}, what)
-        remarks = tuple(f"tensor {name!r}: the toolkit introduced it and found its range itself" for name in unknown)
+        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": keys.ranges, "layers": keys.layers}, what)
+        remarks = tuple(f"tensor {name!r}: the toolkit introduced it and found its range itself" for name in keys.unknown)
         return self.produced(python, second["place"], log1 + log2, first["seconds"] + second["seconds"], (self.compare(second["place"], FUSING_LEVEL),),
                              consent=self.consent, scale_tolerance=RECOMPUTED, remarks=remarks)
+
+    def compare(self, place: Path, level: int) -> Simulated:
+        """The toolkit computes attention and GELU as one, where the plan's Q/DQ model rounds between. Two networks that are both coarse lie far apart;
+        then both are measured by the float network."""
+        found = super().compare(place, level)
+        if not found.fails or not found.sqnr_db > NOT_RELATED_DB:
+            return found
+        qdq.save(self.job.prepared.model, self.work / "float.onnx")
+        wanted = reference_outputs(self.work / "float.onnx", self.job.samples)
+        theirs, plan = nearness(wanted, self.simulated), nearness(wanted, reference_outputs(self.folder / self.reference, self.job.samples))
+        words = f"{theirs:.1f} dB from the float network, the plan's Q/DQ model {plan:.1f} dB: the toolkit rounds elsewhere"
+        return replace(found, limit_lsb=None, least_sqnr_db=None, note=words) if theirs > plan - ROUNDED_ELSEWHERE_DB else replace(found, note=words)
 
     def _dataset(self) -> Path:
         """The samples as the toolkit reads them; it needs some for step 1, our ranges then take the place of what it finds."""
@@ -258,20 +288,13 @@ class _RangedPath(_Path):
         (self.work / "dataset.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return self.work / "dataset.txt"
 
-    def _keyed(self, keys: frozenset[str], optimized: ir.Model, became: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[list[float], list[float]]],
-                                                                                                              dict[str, str], list[str]]:
-        """Our ranges and our precisions under the toolkit's keys, and the keys that none of ours belongs to."""
-        nodes = {str(n.name): n for n in optimized.graph}
+    def _keyed(self, seen: Mapping[str, list[float]], optimized: ir.Model, became: Mapping[str, tuple[str, ...]]) -> Keyed:
+        """Our ranges and our precisions under the toolkit's keys; see `Keys`."""
+        model = self.folder / HANDED
+        mine = observed(model, self.job.samples)
+        nodes = {str(n.name): [str(v.name) for v in n.outputs] for n in optimized.graph}
         makers = {str(v.name): str(n.name) for n in self.ranged.model.graph for v in n.outputs}
-
-        def there(name: str) -> list[str]:
-            """Under which keys the toolkit has a tensor: its own name, that of a conversion, or what its node became."""
-            here = [k for k in (name, f"{name}_int8", f"{name}_int16") if k in keys]
-            came = [str(v.name) for n in reversed(became.get(makers.get(name, ""), ())) if n in nodes for v in nodes[n].outputs]
-            return here or [k for k in came if k in keys][:1]
-
+        came = {name: [v for n in reversed(became.get(node, ())) for v in nodes.get(n, ())] for name, node in makers.items()}
         kept = {str(v.name) for n in optimized.graph if n.op_type in WEIGHTED for v in n.inputs if v is not None and v.is_initializer()}
-        ranges = {k: v for k, v in self.ranged.weights.items() if k in kept}
-        ranges |= {k: ([low], [high]) for name, (low, high) in self.ranged.ranges.items() for k in there(name)}
-        layers = {k: precision for name, precision in self.ranged.layers.items() for k in there(name)}
-        return ranges, layers, sorted(keys - set(ranges) - set(layers))
+        stored = {str(name) for name in optimized.graph.initializers}
+        return keyed(self.ranged, {k: v for k, v in seen.items() if k not in stored}, mine, came, kept)

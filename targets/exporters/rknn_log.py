@@ -12,6 +12,8 @@ LAYER = re.compile(rf"^(\d+)\s+(\S+)\s+(\S+)\s+(NPU|CPU|GPU)\s+({SHAPES})\s+({SH
 TENSOR = re.compile(r"^(\d+)\s+(\S+)\s+(.+?)\s+(\S+)\s+(\S+)\s+(\([\d,]*\))\s+(\([\d,]*\))\s+\|\s*(0x[0-9a-f]+)[ *](0x[0-9a-f]+)\s+(0x[0-9a-f]+)")
 NOISE = re.compile(r"\x1b\[[\d;]*m|^[A-Z] RKNN: \[[\d:.]+\] ?", re.MULTILINE)
 MEMORY = {"internal_kb": re.compile(r"Total Internal Memory Size: ([\d.]+)KB"), "weight_kb": re.compile(r"Total Weight Memory Size: ([\d.]+)KB")}
+DROPPED = re.compile(r"^D\s+(\w+): remove node = (\[[^]]*\])$")
+ANALYSED = re.compile(r"^\[(\w+)\] (\S+)\s+([\d.]+) \| ([\d.]+)\s+([\d.]+) \| ([\d.]+)")
 REWRITTEN = re.compile(r"^D\s+\w+: remove node = (\[.*?\]), add node = (\[.*\])$")
 
 
@@ -72,3 +74,17 @@ def rewrites(text: str) -> Mapping[str, tuple[str, ...]]:
             for name in gone:
                 found.setdefault(name, came)
     return found
+
+
+def folded(text: str) -> Mapping[str, str]:
+    """Node of the model that the toolkit's optimizer worked into its neighbours -> name of the pass that did it."""
+    return {str(node): m[1] for line in lines(text) if (m := DROPPED.match(line)) for node in ast.literal_eval(m[2])}
+
+
+def analysed(text: str) -> tuple[dict[str, str | float], ...]:
+    """The table of `accuracy_analysis`, a row a layer: cosine and Euclidean distance from float, accumulated ("entire") and of the layer alone ("single").
+
+    Layers that the toolkit gives no numbers, a convolution before its own Relu, are left out.
+    """
+    names = ("entire_cos", "entire_euclidean", "single_cos", "single_euclidean")
+    return tuple({"op": m[1], "name": m[2], **dict(zip(names, map(float, m.groups()[2:]), strict=True))} for line in lines(text) if (m := ANALYSED.match(line)))

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from qbench.errors import PlanError
 from qbench.export import Consent, Job, StoredTensor
-from qbench.network import Network, Precision
+from qbench.network import Precision
 from qbench.qdq import clamped
+from qbench.targets.exporters.shapes import with_static_shapes
 
 Array = NDArray[Any]
 INTEGER_16 = 65535
@@ -54,19 +55,6 @@ class Ranged:
     weights: Mapping[str, tuple[list[float], list[float]]]
     layers: Mapping[str, str]
     consent: Mapping[str, Consent]
-
-
-def with_static_shapes(model: ir.Model, network: Network) -> None:
-    """Every shape as the network has it, batch 1; in place."""
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        spec = network.tensors.get(str(value.name))
-        if spec is not None:
-            value.shape = ir.Shape(spec.shape)
-    ends = {*model.graph.inputs, *model.graph.outputs}
-    for node in model.graph:
-        for value in node.outputs:
-            if value not in ends:
-                value.shape = None
 
 
 def quantized_form(job: Job) -> Adapted:

@@ -12,6 +12,10 @@ from qbench.targets.exporters.rknn_file import RknnFile, RknnOperator, RknnTenso
 
 PRECISIONS = {"int8": Precision.INT8, "int16": Precision.INT16, "float16": Precision.FP16}
 WEIGHTS = "a .rknn keeps the codes of weights in the order of the array, and no scales of them: the simulator's outputs prove them"
+INSIDE = "inside {} {}, which the toolkit runs as one"
+FOLDED = "the toolkit worked the layer that makes it into its neighbours"
+FUNCTIONS = {"_2gelu": "ExGelu", "_2hs": "HardSwish"}
+"""End of the name that the optimizer gives an operator made of several -> that operator's name where the compiler fuses it into the one before."""
 MOVES = "it moves no values, and the toolkit folded it away"
 
 
@@ -21,12 +25,16 @@ class Reader:
 
     became   node of the handed-over model -> nodes that the toolkit's optimizer put in its place (from the build log)
     names    tensor of the network -> its name in the handed-over model
+    aliases  name in the handed-over model -> other names that the toolkit gives the same values
+    folded   node of the handed-over model -> the toolkit's pass that worked it into its neighbours
     """
 
     file: RknnFile
     job: Job
     became: Mapping[str, tuple[str, ...]]
     names: Mapping[str, str]
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    folded: Mapping[str, str] = field(default_factory=dict)
     operators: dict[str, RknnOperator] = field(init=False)
     tensors: dict[str, RknnTensor] = field(init=False)
     makers: dict[str, RknnOperator] = field(init=False)
@@ -50,16 +58,24 @@ class Reader:
                 silent[kernel.name] = f"{op.kind} makes {self.file.tensors[op.outputs[0]].dtype if op.outputs else 'nothing'}, no quantizable tensor"
             elif kernel.kind == "reshape":
                 silent[kernel.name] = MOVES
+            elif gone := [self.folded[n] for n in kernel.nodes if n in self.folded]:
+                silent[kernel.name] = f"the toolkit worked it into its neighbours ({', '.join(dict.fromkeys(gone))}); the simulator's outputs prove it"
         tensors: dict[str, StoredTensor] = {}
         inside = {t: k for k in network.kernels for t in k.inner}
         for key in self.job.demanded.tensors:
             name, _, precision_name = key.rpartition(":")
             if key.startswith("weight:"):
                 silent[key] = WEIGHTS
-            elif (stored := self.stored(name, precision_name)) is not None:
+            elif (stored := self.named(name, precision_name)) is not None:
+                tensors[key] = stored
+            elif (op := self.swallowed(name)) is not None:
+                silent[key] = INSIDE.format(op.kind, op.node)
+            elif (stored := self.made(name, precision_name)) is not None:
                 tensors[key] = stored
             elif name in inside and (op := self.operator(inside[name])) is not None:
-                silent[key] = f"inside {op.kind} {op.node}, which the toolkit runs as one"
+                silent[key] = INSIDE.format(op.kind, op.node)
+            elif name in network.producer and any(n in self.folded for n in network.kernel[network.producer[name]].nodes):
+                silent[key] = FOLDED
             elif name in network.producer and network.kernel[network.producer[name]].kind == "reshape" and self.names[name] not in self.tensors:
                 silent[key] = MOVES
         tensors |= dict(self._unplanned())
@@ -83,22 +99,51 @@ class Reader:
             for name in (node, *reversed(self.became.get(node, ()))):
                 if (op := self.operators.get(name.partition("#")[0])) is not None:
                     return op
-        return next((self.makers[n] for t in kernel.outputs if (n := self.names.get(t, t)) in self.makers), None)
+        maker = next((self.makers[n] for t in kernel.outputs for n in self.called(t) if n in self.makers), None)
+        return maker if maker is not None else self.fused(kernel)
+
+    def called(self, tensor: str) -> tuple[str, ...]:
+        """Names under which the toolkit may have a tensor of the network."""
+        name = self.names.get(tensor, tensor)
+        return name, tensor, *self.aliases.get(name, ())
+
+    def fused(self, kernel: Kernel) -> RknnOperator | None:
+        """The operator with the layer before, which the compiler fused the kernel's function into."""
+        ending = next((e for n in kernel.nodes for became in self.became.get(n, ()) for e in FUNCTIONS if became.endswith(e)), None)
+        network = self.job.prepared.network
+        while ending is not None and kernel.inputs and (maker := network.producer.get(kernel.inputs[0])) is not None:
+            kernel = network.kernel[maker]
+            for node in kernel.nodes:
+                for name in (node, *self.became.get(node, ())):
+                    if (op := self.operators.get(name.partition("#")[0])) is not None:
+                        return op if op.kind.endswith(FUNCTIONS[ending]) else None
+        return None
+
+    def swallowed(self, tensor: str) -> RknnOperator | None:
+        """The operator that both makes and reads a tensor, and so keeps it to itself."""
+        network = self.job.prepared.network
+        makers = [k for k in network.kernels if tensor in k.outputs]
+        found = {op.node: op for k in (*makers, *(k for k in network.kernels if tensor in k.inputs)) for op in [self.operator(k)] if op is not None}
+        return next(iter(found.values())) if makers and len(found) == 1 else None
 
     def precision(self, op: RknnOperator) -> Precision | None:
         return next((PRECISIONS[d] for i in op.outputs if (d := self.file.tensors[i].dtype) in PRECISIONS), None)
 
-    def stored(self, tensor: str, precision: str) -> StoredTensor | None:
+    def named(self, tensor: str, precision: str) -> StoredTensor | None:
         """Scale and zero point of the codes of `tensor` in `precision`, also under the names that the toolkit gives conversions."""
-        names = (self.names.get(tensor, tensor), tensor)
-        for name in names:
+        for name in self.called(tensor):
             for candidate in (name, f"{name}__{precision}", f"{name}_{precision}_q", f"{name}_{precision}_dq", f"{name}_{precision}"):
                 found = self.tensors.get(candidate)
                 if found is not None and found.dtype == precision and found.scale:
                     return _stored(found)
-        maker = self.job.prepared.network.producer.get(tensor)
-        kernel = self.job.prepared.network.kernel[maker] if maker is not None else None
-        if kernel is None or tensor in kernel.inner or any(name in self.tensors for name in names):
+        return None
+
+    def made(self, tensor: str, precision: str) -> StoredTensor | None:
+        """The same by the operator that makes it, where the toolkit gave the tensor a name of its own."""
+        network = self.job.prepared.network
+        maker = network.producer.get(tensor)
+        kernel = network.kernel[maker] if maker is not None else None
+        if kernel is None or tensor in kernel.inner or any(name in self.tensors for name in self.called(tensor)):
             return None
         op = self.operator(kernel, last=True)
         return None if op is None else next((_stored(t) for i in op.outputs if (t := self.file.tensors[i]).dtype == precision and t.scale), None)

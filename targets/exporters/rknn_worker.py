@@ -55,6 +55,12 @@ def outputs(kit, request):
 def finish(kit, request):
     done(kit.export_rknn(request["rknn"]), "export_rknn")
     outputs(kit, request)
+    if request.get("analyse"):
+        stored = np.load(request["samples"])
+        paths = [f"analysed{i}.npy" for i in range(len(request["inputs"]))]
+        for path, name in zip(paths, request["inputs"], strict=True):
+            np.save(path, stored[f"0:{name}"])
+        done(kit.accuracy_analysis(inputs=paths, output_dir="snapshot"), "accuracy_analysis")      # writes snapshot/error_analysis.txt
 
 
 def build(request):
@@ -75,6 +81,12 @@ def configuration(stem):
 
     with open(stem + ".quantization.cfg") as file:
         return YAML(), YAML().load(file)
+
+
+def observed(stem):
+    """Key -> lowest and highest value that the toolkit saw there; empty for what has a range per channel."""
+    found = configuration(stem)[1]["quantize_parameters"]
+    return {k: [float(e[n][0]) for n in ("ori_min", "ori_max")] if len(e.get("ori_min") or ()) == 1 else [] for k, e in found.items()}
 
 
 def step2(request):
@@ -111,7 +123,7 @@ def main(asked, answered):
         {"build": build, "step1": step1, "step2": step2}[request["do"]](request)
         answer = {"seconds": time.monotonic() - started}
         if request["do"] == "step1":
-            answer["keys"] = list(configuration(request["stem"])[1]["quantize_parameters"])
+            answer["seen"] = observed(request["stem"])
     except Refused as error:
         answer = {"refused": str(error)}
     except Exception as error:                # noqa: BLE001  the toolkit raises ValueError with a whole traceback in its text

@@ -23,8 +23,8 @@ CASES = {"InstanceNormalization": "InstanceNorm", "BatchNormalization": "BatchNo
          "NonMaxSuppression": "NMS", "Resize": "ResizeNearest", "Upsample": "ResizeNearest", "Conv": "DilatedConv"}
 """ONNX operator -> the single-operator model that asked about it, where the names differ."""
 AS_RESHAPE = frozenset({"Flatten", "Squeeze", "Unsqueeze", "Dropout"})
-ITS_RULES_SAY = {"LayerNormalization": Placement.NPU, "ScatterND": Placement.CPU}
-"""Asked with a form that is refused; other forms run here."""
+ITS_RULES_SAY = {"LayerNormalization": Placement.NPU, "ScatterND": Placement.CPU, "LSTM": Placement.NPU}
+"""Asked with a form that is refused; other forms, or the other precision, run here."""
 FUSED = {"gelu": "part of a GELU chain, which the toolkit fuses (exGelu)", "normalisation": "part of a normalisation chain, which the toolkit fuses (exNorm)",
          "focus": "strided Slices that one Concat joins, which the toolkit merges (seen in swin_t)"}
 ANSWERED = {Placement.NPU: "", Placement.CPU: "2.5.0 put it on the CPU", Placement.PARTLY: "2.5.0 put a part of it on the CPU",
@@ -309,6 +309,12 @@ def batch_of_one(op: Operator, case: Case) -> str | None:
     """A recurrent layer has a batch of 1 or a multiple of 4."""
     batch = (*op.shape(0), None, None)[0 if op.whole("layout") else 1]
     return f"batch {batch}" if batch is not None and batch != 1 and batch % 4 else None
+
+
+@rule("LSTM", puts=Placement.REFUSED, source=ASKED, toolkits=NEW)
+def lstm_in_float(op: Operator, case: Case) -> str | None:
+    """An LSTM runs in FP16 only: its INT8 build ends with "clip_truncate < 0, plz make sure bias_scale > weight_scale * input_scale"."""
+    return None if case.precision.is_float else f"LSTM in {case.precision}: the build ends with \"clip_truncate < 0\"; FP16 is built"
 
 
 @rule("GRU", puts=Placement.CPU, source=LIST, toolkits=OLD)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from export_cases import job
+from export_clamps import joined
 from toolchain_marks import toolchain
 
 from qbench import qdq, toolchains
@@ -52,6 +53,12 @@ def test_a_mixed_plan_arrives_layer_by_layer(tmp_path: Path) -> None:
     assert {s["what"].rpartition(", ")[2] for s in body["simulations"][1:]} == {"8-bit results", "16-bit results"}
     middle = export(hexagon_job({"b": "fp16"}), make("qnn"), tmp_path / "middle")
     assert {r["name"]: r["actual"] for r in middle["read_back"]["rows"] if r["kind"] == "layer"}["b"] == "fp16 on NPU"
+
+
+def test_a_signed_concat_behind_a_relu_is_compiled(tmp_path: Path) -> None:
+    """The Conv and the Relu whose codes a shared scale leaves partly unused: refused without a pair between them."""
+    body = export(hexagon_job(proto=joined("Relu")), make("qnn"), tmp_path / "out")
+    assert body["read_back"]["differences"] == [] and body["simulations"][-1]["lsb"] <= 1.0
 
 
 def test_an_old_chip_is_compiled_as_itself_and_simulated_as_another(tmp_path: Path) -> None:

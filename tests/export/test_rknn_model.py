@@ -114,7 +114,7 @@ def test_known_refusals_name_the_node_and_the_rewrite(tmp_path: Path) -> None:
         return job(proto=models.model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 3, 32, 32]}, {"s": sizes}), samples=1)
 
     rknn = make("rknn")
-    with pytest.raises(ModelError, match=r"node 'up': rknn-toolkit2 crashes on a cubic Resize; use mode linear"):
+    with pytest.raises(ModelError, match=r"node 'up' \(Resize\): rknn-toolkit2 2\.5\.0 refuses it \(mode is cubic\); qbench rewrite --allow resize-cubic-to-linear"):
         export(cubic("cubic"), rknn, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     rknn.check(cubic("linear"))

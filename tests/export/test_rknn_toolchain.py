@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import models
+import numpy as np
+import onnx
 import pytest
 from export_cases import job
 from toolchain_marks import toolchain
@@ -42,6 +45,27 @@ def test_a_mixed_plan_arrives_layer_by_layer(tmp_path: Path, precision: dict[str
     rows = {r["name"]: r["actual"] for r in body["read_back"]["rows"] if r["kind"] == "layer"}
     assert rows == {k: f"{made.demanded.layers[k].precision} on NPU" for k in ("a", "b", "c")}
     assert json.loads((tmp_path / "out/manifest.json").read_text())["simulations"][-1]["sqnr_db"] > 25.0
+
+
+def attention() -> onnx.ModelProto:
+    """One head over 16 places of 32 features: three products with a bias, MatMul, Softmax, MatMul, a product with a bias, the residual Add."""
+    rng = np.random.default_rng(11)
+    weights: dict[str, models.Array] = {"half": np.float32(32.0 ** -0.5)}
+    nodes = []
+    for name in ("q", "k", "v", "o"):
+        weights |= {f"w{name}": rng.normal(0.0, 0.2, (32, 32)).astype(np.float32), f"b{name}": rng.normal(0.0, 0.1, 32).astype(np.float32)}
+        nodes += [models.node("MatMul", ["c" if name == "o" else "x", f"w{name}"], [f"{name}0"], f"mul_{name}"),
+                  models.node("Add", [f"{name}0", f"b{name}"], [f"{name}1"], f"bias_{name}")]
+    middle = [models.node("Transpose", ["k1"], ["kt"], "turn", perm=[0, 2, 1]), models.node("MatMul", ["q1", "kt"], ["s"], "scores"),
+              models.node("Mul", ["s", "half"], ["t"], "scale"), models.node("Softmax", ["t"], ["p"], "softmax", axis=-1), models.node("MatMul", ["p", "v1"], ["c"], "values")]
+    return models.model([*nodes[:6], *middle, *nodes[6:], models.node("Add", ["x", "o1"], ["y"], "residual")], {"x": [1, 16, 32]}, {"y": [1, 16, 32]}, weights)
+
+
+def test_attention_in_int8_goes_in_as_ranges_and_arrives(tmp_path: Path) -> None:
+    """Its Q/DQ form is refused by the toolkit, or crashes it."""
+    body = export(job(proto=attention()), make("rknn"), tmp_path / "out")
+    assert body["read_back"]["differences"] == [] and body["conventions"]["path"].startswith("B")
+    assert any("path A was refused" in r for r in body["remarks"]) and body["facts"]["on_cpu"] == []
 
 
 def test_what_the_toolkit_refuses_is_told_in_one_line(tmp_path: Path) -> None:

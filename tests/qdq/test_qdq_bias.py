@@ -13,6 +13,7 @@ from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.runtime import Session
 from qbench.schemes import quant_scheme
+from qbench.target import QuantScheme
 
 BIAS = np.array([5.0, -4.5, 0.25, 0.0, 7.0, -3.0], np.float32)
 SHAPES = {"Conv": ((1, 4, 4, 4), (6, 4, 1, 1), 0, {}), "Conv grouped": ((1, 4, 4, 4), (6, 2, 1, 1), 0, {"group": 2}),
@@ -150,6 +151,20 @@ def test_biases_of_other_widths(kind: str, bits: int) -> None:
         assert sorted(held) == ["b_lower_q", "b_upper_q"] and not found.widened
         total = held["b_upper_q"] * 2**24 + held["b_lower_q"]
         assert (total * codes(found, "b_lower_scale").astype(np.float64)).reshape(-1)[:2] == pytest.approx([5.0, -4.5], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_bias_of_8_bits_has_a_scale_of_its_own(kind: str) -> None:
+    """As XINT8 stores it: within half a step of the float bias, and it does not touch the weight's scale."""
+    prepared = prepare(tiny(kind))
+    xint8 = Scheme(8, signed=True, symmetric=True, power_of_two=True)
+    schemes = {"int8": QuantScheme(xint8, xint8, weight_per_channel=False, bias_bits=8)}
+    found = qdq.write(prepared, plan(prepared, observe(prepared, [feeds(kind)]), schemes=schemes))
+    scale = float(codes(found, "b_scale"))
+    assert codes(found, "b_q").dtype == np.int8 and np.frexp(scale)[0] == 0.5 and not found.widened
+    assert np.abs(codes(found, "b_q") * scale - BIAS).max() <= scale / 2
+    assert scale / 2 < np.abs(BIAS).max() / 127.5 <= scale
+    Session(qdq.to_bytes(found.model), 1).run(feeds(kind))
 
 
 def test_a_bias_shared_by_two_layers_gets_a_scale_for_each() -> None:

@@ -14,6 +14,17 @@ from qbench.result import Candidate, SearchResult
 
 HOSTILE = "<script>alert(1)</script>"
 NAN = math.nan
+MEMORY: Mapping[str, Any] = {
+    "arena_bytes": 6000, "weight_bytes": 900_000, "runtime_bytes": 0, "lower_bound_bytes": 5500, "gap": 0.09, "strategy": "greedy", "smallest_bytes": 6000,
+    "ram_bytes": None, "flash_bytes": None, "device_ram_bytes": None, "device_flash_bytes": None,
+    "buffers": [{"name": "input", "offset": 0, "size": 4000, "first": 0, "last": 1}, {"name": "a", "offset": 4000, "size": 2000, "first": 1, "last": 3},
+                {"name": HOSTILE, "offset": 0, "size": 1500, "first": 2, "last": 23}]}
+"""A memory plan as `qbench cost --json` has it."""
+STORED: Sequence[Mapping[str, Any]] = tuple(
+    {"tensor": HOSTILE if i == 3 else f"/relu{i}", "group": "g", "kernel": "" if i == 4 else f"/conv{i}", "bits": 8, "low": 0.0, "high": 2.0, "step": 2 / 255, "zero_point": 0,
+     "seen_low": 0.0, "seen_high": 4.0, "clipped": 1e-3, "clip_noise": 0.97, "noise_db": 10.0 + i, "histogram": {"low": 0.0, "high": 4.0, "counts": [1000, 100, 0, 1]},
+     "calibrators": [{"spec": "minmax", "low": 0.0, "high": 4.0, "noise_db": 21.0}, {"spec": "kl", "low": 0.0, "high": 2.0, "noise_db": 10.0}]} for i in range(5))
+"""Five activations as `qbench.workbench.panels` has them: four bins, the last beyond the codes."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import browser, needs_chromium
 from finished_search import HOSTILE
 from html_page import Page
-from test_report_browser import CHROMIUM, QUIET
 
 from qbench.analysis.records import (
     Analysis,
@@ -262,15 +262,15 @@ def test_the_page_is_given_what_its_template_asks_for() -> None:
     assert [c["gain"] for c in prepared["checks"]] == ["exact", "+30.0"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_chromium
 def test_the_plots_are_drawn_and_the_lists_are_filled(tmp_path: Path) -> None:
     path = tmp_path / "analysis.html"
     write_analysis(analysis(EVIL), FINDINGS, path)
-    assert CHROMIUM is not None
-    done = subprocess.run([CHROMIUM, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()],
-                          capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.count('data-drawn="yes"') == 3
-    assert "plot failed" not in done.stdout and "plot short failed" not in done.stdout
-    assert not re.search(r"<img[^>]*onerror", done.stdout)                    # neither from the template nor through plotly's labels
-    assert ">t0 (output)</option>" in done.stdout and ">in (inner)</option>" in done.stdout
-    assert "alone 21.2 dB, in all 20.5 dB; 2 of 4 channels constant zero" in done.stdout
+    with browser(tmp_path / "profile") as tab:
+        tab.open(path.as_uri())
+        tab.until("document.querySelectorAll('[data-drawn=yes]').length === 3")
+        shown = tab.value("document.documentElement.outerHTML")
+    assert "plot failed" not in shown and "plot short failed" not in shown
+    assert not re.search(r"<img[^>]*onerror", shown)                          # neither from the template nor through plotly's labels
+    assert ">t0 (output)</option>" in shown and ">in (inner)</option>" in shown
+    assert "alone 21.2 dB, in all 20.5 dB; 2 of 4 channels constant zero" in shown

@@ -126,3 +126,20 @@ def test_nothing_to_draw_is_an_empty_figure(bare: Finished) -> None:
     figure = front_figure(bare.result)
     assert len(figure.data) == 0
     assert "1 not drawn" in figure.layout.xaxis.title.text
+
+
+def test_marks_that_lie_together_share_one_text(whole: Finished) -> None:
+    r = whole.result
+    assert r.chosen is not None
+    apart = traces(r)
+    assert apart["uniform plans"]["text"] == ["all INT8", "all INT16", "all FP16"] and apart["float reference"]["text"] == ["float"]
+    there = r.uniform["int16"]
+    other = replace(there, name="fp16", price=replace(there.price, latency_ms=there.price.latency_ms * 1.001))
+    together = traces(replace(r, uniform={**r.uniform, "fp16": other}, candidates=tuple(c for c in r.candidates if c.name != "fp16")))
+    assert together["uniform plans"]["text"] == ["all INT8", "all INT16<br>all FP16", ""]
+
+
+def test_texts_beside_marks_are_escaped(whole: Finished) -> None:
+    evil = replace(whole.result.uniform["int8"], name="evil")
+    drawn = traces(replace(whole.result, uniform={HOSTILE: evil}))["uniform plans"]["text"]
+    assert drawn == [html.escape(f"all {HOSTILE.upper()}")]

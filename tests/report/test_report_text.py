@@ -111,3 +111,8 @@ def test_plain_names_hold_no_control_characters(name: str) -> None:
     shown = text.plain(name)
     assert len(shown) == len(name)
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u2066" for c in shown)
+
+
+@pytest.mark.parametrize(("names", "expected"), [((), ""), (("a",), "a"), (("a", "b"), "a, b"), (("a", "b", "c"), "a, b and 1 more"), (("\x1b[2J", "b"), "\ufffd[2J, b")])
+def test_long_lists_say_how_many_are_left(names: tuple[str, ...], expected: str) -> None:
+    assert text.some(names, 2) == expected

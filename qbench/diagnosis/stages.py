@@ -1,0 +1,253 @@
+"""One machine against the one before it: where the gap opens first, and the hypothesis that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+
+import numpy as np
+
+from qbench.diagnosis.edits import range_to
+from qbench.diagnosis.examine import Examination, Part, chosen, ranked
+from qbench.diagnosis.gaps import gap, left
+from qbench.diagnosis.graph import Graph, Point, laid_open, part
+from qbench.diagnosis.input_faults import Normalisation, input_faults
+from qbench.diagnosis.records import Cause, LayerGap, Stage, Tensors, Trial
+from qbench.diagnosis.runs import Runner
+from qbench.protocols import Array, Progress, silent
+
+ENOUGH = 0.6
+"""Share of the gap that a hypothesis without fitted numbers must explain to be named: others of its kind may differ in detail."""
+SURE = 0.9
+"""The same for one with fitted numbers or two together, and for a rounding mode whose gap is no wider than arithmetic allows."""
+FEWEST = 8
+"""Differing values below which nothing is said within that."""
+BROKEN_DB = 12.0
+"""SQNR of the worst output below which a quantization is looked at for a single cause: noise is a sixteenth of the signal."""
+SINGLE = 0.75
+"""Share of the noise that one tensor's range must be responsible for."""
+SUSPECTS = 8
+
+
+def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: Runner, *, others: Mapping[str, Tensors] | None = None,
+            instead: Sequence[tuple[str, Tensors]] = (), known: Normalisation | None = None, notes: Sequence[str] = (), progress: Progress = silent) -> Stage:
+    """The machine that gave `observed` against `graph`, run by onnxruntime on `feeds`.
+
+    observed   value of the graph -> [samples, ...], outputs and whatever else there is
+    others     further correct ways to compute the same, by name; known   how the inputs were normalised
+    """
+    count = len(next(iter(observed.values())))
+    feeds = {k: v[:count] for k, v in feeds.items()}
+    others = {k: {t: x[:count] for t, x in v.items()} for k, v in (others or {}).items()}
+    order = sorted(observed, key=lambda t: graph.maker.get(t, -1))
+    clean = runner.run(laid_open(graph, order), feeds)
+    inner = [t for t in order if t not in graph.outputs]
+    parts = [_part(graph, feeds, observed, [t], runner, others) for t in order] if inner else [_part(graph, feeds, observed, order, runner, others)]
+    layers = tuple(_layer(t, p, clean[t], graph) for p in parts for t in p.observed)
+    first = next((p for p in parts if p.open), None)
+    if first is None:
+        return _within(name, parts, layers, notes)
+    opened = [t for p in parts if p.open for t in p.observed]
+    if set(first.observed) <= set(graph.outputs) and len(opened) > 1 and inner:
+        first = _part(graph, feeds, observed, opened, runner, others)
+    tensor = next(iter(first.observed))
+    examined = Examination(first, known, progress, instead if first.outside else ())
+    odd = _not_finite(first)
+    if odd:
+        return Stage(name, Cause.NON_FINITE, (Cause.NON_FINITE,), odd, tensor, 0.99, _numbers(first, examined.samples) + _half_facts(first), (), layers,
+                     tuple(examined.samples), tuple(notes))
+    return _verdict(name, first, tensor, examined, examined.run(), layers, notes)
+
+
+def _part(graph: Graph, feeds: Tensors, observed: Tensors, wanted: Sequence[str], runner: Runner, others: Mapping[str, Tensors]) -> Part:
+    """The part in front of `wanted`, from the observed tensors before it; from the network's inputs where there is none."""
+    model, reads = part(graph, [t for t in observed if t not in wanted], wanted)
+    outside = set(reads) <= set(graph.inputs)
+    given = {n: feeds[n] if n in graph.inputs else observed[n] for n in reads} or dict(feeds)
+    whole = Graph(model, graph.by_stored)
+    made = Part(whole, given, {t: observed[t] for t in wanted}, runner, outside)
+    return made.prepare({k: dict(v) for k, v in others.items()} if set(reads) == set(graph.inputs) else None)
+
+
+def _layer(t: str, p: Part, clean: Array, graph: Graph) -> LayerGap:
+    step = graph.scale_of(t)
+    return LayerGap(t, gap(p.clean[t], p.observed[t], step), gap(clean, p.observed[t], step), p.allowed[t], bool(p.open))
+
+
+def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
+    """Nothing is wider than arithmetic allows: healthy, unless one rounding mode explains what there is."""
+    for p in parts:
+        differing = sum(int(np.count_nonzero(p.observed[t] != p.clean[t])) for t in p.observed)
+        if differing < FEWEST or not p.graph.points:
+            continue
+        every = range(len(next(iter(p.observed.values()))))
+        shares = [left(p.observed, way, p.clean, every) for way in p.other.values()]
+        if min(shares, default=1.0) < ENOUGH:
+            continue
+        trials = Examination(p).roundings()
+        best = chosen(trials)
+        if best is not None and best.explained >= SURE:
+            worst = next(iter(p.observed))
+            fact = (f"{differing} values of {', '.join(p.observed)} differ; none of the ways to compute them here does it, "
+                    f"and one rounding mode explains {best.explained:.1%} of it")
+            return Stage(name, Cause.ROUNDING, best.causes, best.names[0], best.where or worst, best.explained, (fact,), trials, layers, (), tuple(notes))
+        break
+    worst_layer = min(layers, key=lambda g: g.accumulated.sqnr_db)
+    return Stage(name, Cause.HEALTHY, (), "no gap wider than arithmetic allows", "", 1.0,
+                 (f"widest gap: {worst_layer.tensor}, {_db(worst_layer.accumulated.sqnr_db)}{_steps(worst_layer.accumulated.max_steps)}",), (), layers, (), tuple(notes))
+
+
+def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials: tuple[Trial, ...], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
+    best = trials[0] if trials else None
+    notes = [*notes, *(f"not tried: {k}: {v}" for k, v in list(examined.failed.items())[:3])]
+    facts = [*_numbers(first, examined.samples)]
+    if best is None or best.explained < (SURE if best.freedom else ENOUGH):
+        near = f"; the nearest, {' and '.join(best.names)!r}, explains {best.explained:.0%}" if best else ""
+        grid = _grid(first)
+        if grid and all(gap(first.clean[t], first.observed[t]).cosine > 0.9 for t in first.observed):
+            return Stage(name, Cause.PRECISION, (Cause.PRECISION,), grid, tensor, 0.6, (*facts, grid), trials, layers, tuple(examined.samples), tuple(notes))
+        return Stage(name, Cause.UNKNOWN, (), f"none of {len(trials)} hypotheses explains the gap{near}", tensor, 0.0, tuple(facts), trials, layers,
+                     tuple(examined.samples), tuple(notes))
+    rival = next((t for t in trials[1:] if t.causes[0] is not best.causes[0] and t.freedom <= best.freedom and not set(best.names) <= set(t.names)), None)
+    facts.append(f"{' and '.join(best.names)}: explains {best.explained:.1%} of the gap" + (f"; next best cause: {rival.causes[0]} ({rival.names[0]}) with {rival.explained:.0%}"
+                                                                                      if rival else ""))
+    count = len(next(iter(first.observed.values())))
+    if 0 < len(examined.samples) < count:
+        facts.append(f"in {len(examined.samples)} of {count} samples: {', '.join(map(str, examined.samples[:12]))}; the others are right")
+    apart = 1.0 - best.left / rival.left if rival is not None and rival.left > 0.0 else (1.0 if rival is None else 0.0)
+    confidence = best.explained * (0.5 + 0.5 * max(0.0, min(1.0, apart))) * (0.9 if best.freedom > 1 else 1.0)
+    where = best.where if best.where and best.where != "output" else tensor
+    if where == tensor and len(first.graph.products) == 1 and not first.outside:
+        where = f"{tensor}, made by {first.graph.products[0].name}"
+    return Stage(name, best.causes[0], best.causes, " and ".join(best.names), where, min(confidence, 0.99), tuple(facts), trials, layers, tuple(examined.samples), tuple(notes))
+
+
+def _numbers(p: Part, samples: Sequence[int]) -> tuple[str, ...]:
+    """Of the open part: distance, in steps where it has codes, and what would be allowed."""
+    found = []
+    for t in p.observed:
+        g = gap(p.clean[t][samples], p.observed[t][samples], p.graph.scale_of(t))
+        if isfinite(g.rms_error):
+            unit = g.step or 1.0
+            found.append(f"{t}: {_db(g.sqnr_db)}, cosine {g.cosine:.4f}, error rms {g.rms_error / unit:.3g}, max {g.max_error / unit:.3g}{' steps' if g.step else ''}; "
+                         f"arithmetic allows rms {p.allowed[t] / unit:.3g}")
+        else:
+            found.append(f"{t}: {_odd(p.observed[t])}")
+    return tuple(found)
+
+
+def _not_finite(p: Part) -> str:
+    for t, o in p.observed.items():
+        if np.count_nonzero(~np.isfinite(o) & np.isfinite(p.clean[t])):
+            return f"{t} holds {_odd(o)}, the reference none"
+    return ""
+
+
+def _odd(x: Array) -> str:
+    return f"{int(np.isnan(x).sum())} NaN and {int(np.isinf(x).sum())} infinities in {x.size} values"
+
+
+def _half_facts(p: Part) -> tuple[str, ...]:
+    """The largest magnitude inside the part, where float16 would end."""
+    names = [n.output[0] for n in p.graph.nodes if n.op_type not in ("QuantizeLinear", "Shape", "Constant") and n.output and n.output[0] not in p.graph.outputs]
+    try:
+        made = p.runner.run(laid_open(p.graph, names), p.feeds, samples=[0])
+    except Exception:  # noqa: BLE001  integer values cannot be laid open as float: the fact is left out
+        return ()
+    most = max(((float(np.abs(v).max(initial=0.0)), k) for k, v in made.items() if v.dtype.kind == "f"), default=(0.0, ""))
+    return (f"largest magnitude in this part: {most[0]:.4g} at {most[1]}; float16 ends at 65504",) if most[1] else ()
+
+
+def _grid(p: Part) -> str:
+    """That the observed values lie on at most 256 evenly spaced levels while the reference's do not; "" otherwise."""
+    for t, o in p.observed.items():
+        seen = np.unique(o)
+        if p.graph.scale_of(t) is None and 2 < seen.size <= 256 < np.unique(p.clean[t]).size:
+            steps = np.diff(seen)
+            step = float(steps.min())
+            if step > 0 and np.abs(steps / step - np.rint(steps / step)).max() < 0.02:
+                return f"{t} has {seen.size} different values, all multiples of {step:.4g}: 8-bit codes, where the reference is float"
+    return ""
+
+
+def _db(value: float) -> str:
+    return "equal" if value == inf else f"{value:.1f} dB"
+
+
+def _steps(value: float | None) -> str:
+    return "" if value is None else f", at most {value:.3g} steps"
+
+
+# ------------------------------------------------------------------------------------------------ the other stages
+
+
+def compare_inputs(feeds: Tensors, observed: Tensors, known: Normalisation | None = None) -> Stage:
+    """The tensors that the board was given against those of the reference, exactly: the host's part of the way."""
+    names = [k for k in observed if k in feeds and observed[k].shape[1:] == feeds[k].shape[1:]]
+    odd = [f"input {k}: shape {list(observed[k].shape)}, expected {list(feeds[k].shape)}" for k in observed if k in feeds and k not in names]
+    stage = "host tensor"
+    if odd:
+        return Stage(stage, Cause.LAYOUT, (Cause.LAYOUT,), odd[0], odd[0].split(":")[0], 0.9, tuple(odd))
+    count = min((len(observed[k]) for k in names), default=0)
+    clean, seen = ({k: np.asarray(x[k][:count], np.float32) for k in names} for x in (feeds, observed))
+    wrong = [i for i in range(count) if any(gap(clean[k][i], seen[k][i]).rms_error > 1e-3 * float(clean[k].std() + 1e-12) for k in names)]
+    if not wrong:
+        return Stage(stage, Cause.HEALTHY, (), "the board was given the same inputs", "", 1.0)
+    trials = [Trial((f.name,), (f.cause,), left(seen, f.apply(clean), clean, wrong), f.freedom, f.name.partition(":")[0]) for f in input_faults(clean, {}, known)]
+    best = chosen(trials)
+    facts = tuple(f"input {k}: {_db(gap(clean[k][wrong], seen[k][wrong]).sqnr_db)}" for k in names)
+    if best is None or best.explained < ENOUGH:
+        return Stage(stage, Cause.UNKNOWN, (), "the board was given other inputs, and no hypothesis says how", f"input {names[0]}", 0.0, facts, ranked(trials), (), tuple(wrong))
+    return Stage(stage, best.causes[0], best.causes, best.names[0], best.where, best.explained, (*facts, f"{best.names[0]}: explains {best.explained:.1%}"), ranked(trials), (), tuple(wrong))
+
+
+def quantization(name: str, graph: Graph, feeds: Tensors, reference: Tensors, runner: Runner, progress: Progress = silent) -> Stage:
+    """The quantized model against float: gaps of every stored tensor, and whether one tensor's range is to blame.
+
+    reference   value of the quantized graph -> what the float model has there
+    """
+    order = sorted((t for t in reference if t in graph.maker), key=lambda t: graph.maker[t])
+    made = runner.run(laid_open(graph, order), feeds)
+    layers = []
+    for number, t in enumerate(order):
+        progress("layers alone", number, len(order))
+        model, reads = part(graph, [x for x in order if x != t], [t])
+        alone = runner.run(model, {n: feeds[n] if n in graph.inputs else reference[n] for n in reads} or dict(feeds))[t]
+        step = graph.scale_of(t)
+        layers.append(LayerGap(t, gap(reference[t], alone, step), gap(reference[t], made[t], step), 0.0, False))
+    outputs = {o: reference[o] for o in graph.outputs if o in reference}
+    have = {o: made[o] for o in outputs}
+    worst = min((gap(outputs[o], have[o]).sqnr_db, o) for o in outputs)
+    facts: tuple[str, ...] = tuple(f"{o}: {_db(gap(outputs[o], have[o]).sqnr_db)} from float, cosine {gap(outputs[o], have[o]).cosine:.4f}" for o in outputs)
+    for o, wanted in outputs.items():
+        if not np.isfinite(have[o]).all() and np.isfinite(wanted).all():
+            return Stage(name, Cause.NON_FINITE, (Cause.NON_FINITE,), f"{o} holds {_odd(have[o])}", o, 0.99, facts, (), tuple(layers))
+    if worst[0] >= BROKEN_DB:
+        return Stage(name, Cause.HEALTHY, (), "the gap of a quantization without a single cause", "", 1.0, facts, (), tuple(layers))
+    trials = _ranges(graph, feeds, reference, outputs, have, layers, runner, progress)
+    best = chosen(trials)
+    if best is None or best.explained < SINGLE:
+        text = f"the outputs are {_db(worst[0])} from float and no single range is to blame: `qbench analyze` tells which layers need more bits"
+        return Stage(name, Cause.HEALTHY, (), text, "", 0.5, facts, ranked(trials), tuple(layers))
+    return Stage(name, Cause.RANGE, (Cause.RANGE,), f"{best.where}: {best.names[0]}", best.where, best.explained,
+                 (*facts, f"with the range that the samples have there the noise falls by {best.explained:.0%}"), ranked(trials), tuple(layers))
+
+
+def _ranges(graph: Graph, feeds: Tensors, reference: Tensors, outputs: Tensors, have: Tensors, layers: Sequence[LayerGap], runner: Runner, progress: Progress) -> list[Trial]:
+    """Each suspect tensor with the range that the float model has there."""
+    known = {**reference, **{p.stored: feeds[p.raw] for p in graph.points if p.raw in feeds}}
+    alone = {p.stored: _stored_db(p, feeds[p.raw]) for p in graph.points if p.raw in feeds} | {g.tensor: g.isolated.sqnr_db for g in layers}
+    suspects = sorted((p for p in graph.points if p.stored in known), key=lambda p: alone.get(p.stored, inf))
+    found = []
+    for number, p in enumerate(suspects[:SUSPECTS]):
+        progress("ranges", number, SUSPECTS)
+        e = range_to(graph, p, float(known[p.stored].min()), float(known[p.stored].max()))
+        changed = runner.run(e.apply(graph.model), feeds)
+        found.append(Trial((e.name,), (e.cause,), left(outputs, {o: changed[o] for o in outputs}, have, range(len(next(iter(outputs.values()))))), 0, p.raw))
+    return found
+
+
+def _stored_db(p: Point, x: Array) -> float:
+    """SQNR of a tensor that is stored in the codes of a point."""
+    codes = np.clip(np.rint(x / np.float32(p.scale)) + p.zero_point, p.qmin, p.qmax)
+    return gap(x, (codes - p.zero_point) * p.scale).sqnr_db

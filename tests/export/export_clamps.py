@@ -1,0 +1,18 @@
+"""A network in which a clamp cuts codes of a scale that it shares."""
+
+from __future__ import annotations
+
+import models
+import numpy as np
+import onnx
+
+
+def joined(clamp: str) -> onnx.ModelProto:
+    """Conv a + `clamp` and Conv b, which is signed, in one Concat: one scale for both, whose codes the clamp cuts."""
+    rng = np.random.default_rng(1)
+    weights = {"wa": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32), "wb": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32),
+               "low": np.float32(0.0), "high": np.float32(1.0)}
+    bounds = ["low", "high"] if clamp == "Clip" else []
+    nodes = [models.node("Conv", ["x", "wa"], ["a0"], "a", pads=[1, 1, 1, 1]), models.node(clamp, ["a0", *bounds], ["a1"], "clamp"),
+             models.node("Conv", ["x", "wb"], ["b0"], "b", pads=[1, 1, 1, 1]), models.node("Concat", ["a1", "b0"], ["y"], "join", axis=1)]
+    return models.model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 16, 8, 8]}, weights)

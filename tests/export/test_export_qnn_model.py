@@ -1,0 +1,53 @@
+"""The Q/DQ model as onnxruntime-qnn takes it: a pair before every clamp that cuts codes, which changes no value."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import models
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from export_cases import job
+from export_clamps import joined
+
+from qbench.export import Job
+from qbench.qdq import to_bytes
+from qbench.runtime import Session
+from qbench.targets import load
+from qbench.targets.exporters.qnn_layers import cut
+from qbench.targets.exporters.qnn_model import handed
+
+SCHEMES = {str(p.precision): p.scheme for p in load("hexagon-8gen3").precisions if p.scheme is not None}
+
+
+def hexagon_job(proto: onnx.ModelProto | None = None) -> Job:
+    return dataclasses.replace(job(None, proto, schemes=SCHEMES), target=load("hexagon-8gen3"), toolkit="2.42")
+
+
+def outputs(model: ir.Model, made: Job) -> list[models.Array]:
+    session = Session(to_bytes(model), 1, simulate=True)
+    return [session.run(s)["y"] for s in made.samples]
+
+
+@pytest.mark.parametrize("clamp", ["Relu", "Clip"])
+def test_a_clamp_that_cuts_codes_gets_a_pair_and_no_value_changes(clamp: str) -> None:
+    made = hexagon_job(joined(clamp))
+    model = handed(made)
+    node = next(n for n in model.graph if n.op_type == clamp)
+    assert node.inputs[0] is not None and node.inputs[0].producer().op_type == "DequantizeLinear"           # type: ignore[union-attr]
+    for want, got in zip(outputs(made.written.model, made), outputs(model, made), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_clamp_that_cuts_nothing_stays_with_its_convolution() -> None:
+    made = hexagon_job()
+    assert [n.op_type for n in handed(made).graph] == [n.op_type for n in made.written.model.graph]
+
+
+def test_codes_that_a_transpose_reads_are_not_opened() -> None:
+    weights = {"w": np.random.default_rng(2).normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32)}
+    nodes = [models.node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]), models.node("Transpose", ["c"], ["y"], "turn", perm=[0, 2, 3, 1])]
+    opened = cut(hexagon_job(models.model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 8, 8, 8]}, weights)))
+    assert "y:int8" in opened.codes and "c:int8" not in opened.codes
