@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_origin, get_type_hints
 
 from qbench.affine import Range
-from qbench.errors import InputError, UnknownName
+from qbench.errors import InputError, UnknownName, unknown
 from qbench.protocols import Calibrator, Seen
 
 __all__ = ["GROUP", "Calibrator", "Specs", "describe", "is_auto", "make", "names", "ranges", "spec"]
@@ -128,7 +128,7 @@ def _place(kind: type) -> str:
 
 def _class(name: str) -> type[Any]:
     if name not in _known():
-        raise UnknownName(f"no calibrator {name!r}; known: {', '.join(names())}")
+        raise unknown("calibrator", name, names())
     entry = _known()[name]
     if name in _OURS:                                   # EntryPoint.load would look for an installed package
         module, _, attribute = entry.value.partition(":")

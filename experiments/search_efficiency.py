@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qbench import samples
 from qbench.cost import CostTable
 from qbench.evaluation import OnnxEvaluator
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy
-from qbench import samples
 from qbench.search import make_strategy
 from qbench.search.pareto import hypervolume
 from qbench.search.planner import Planner
@@ -116,9 +116,10 @@ def arena(name: str, case: Case, most: int) -> Arena:
     statistics = statistics_of(case.prepared, case.calibration)
     allowed, _ = allowed_precisions(case.network, statistics, target, toolkit, (Precision.INT8, Precision.FP16))
     plans = Plans(case.network, statistics, schemes_of(target, toolkit), target.name, toolkit, target.fixed_outputs)
+    evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric)
     problem = Problem(case.network, allowed, plans, case.data_key, (CALIBRATOR,), (Granularity.PER_CHANNEL,), (target.operating_point(None).name,), (),
-                      Path(tempfile.mkdtemp(prefix="qbench-")), trials=most, target=target.name, toolkit=toolkit)
-    return Arena(name, case, problem, CostTable.build(case.network, target, toolkit), Cached(OnnxEvaluator(case.prepared, case.evaluation, case.metric)), most)
+                      Path(tempfile.mkdtemp(prefix="qbench-")), trials=most, step=evaluator.batch, target=target.name, toolkit=toolkit)
+    return Arena(name, case, problem, CostTable.build(case.network, target, toolkit), Cached(evaluator), most)
 
 
 # ------------------------------------------------------------------------------------------------ methods
@@ -128,7 +129,7 @@ def qbench(a: Arena, seed: int) -> Ledgered:
     from dataclasses import replace
 
     view = a.ledgered()
-    run(replace(a.problem, seed=seed), view, a.table, reference=a.cached.real.reference())
+    run(replace(a.problem, seed=seed, trials=a.most), view, a.table, reference=a.cached.real.reference())
     return view
 
 
@@ -210,7 +211,7 @@ def first(curve_: Sequence[tuple[float, int, float]], goal: float, column: int) 
 def table(a: Arena, curves: dict[str, list[list[tuple[float, int, float]]]]) -> Iterator[str]:
     best = max(c[-1][2] for runs in curves.values() for c in runs)
     goal = 0.99 * best
-    ours = float(np.median([first(c, goal, 1) for c in curves["nsga2"]]))
+    theirs = float(np.median([first(c, goal, 1) for c in curves.get("nsga2", [])] or [np.nan]))
     yield f"\n## {a.name}: {len(a.problem.space.free)} units with a choice, {len(a.case.evaluation)} samples"
     yield "| method | hypervolume, end | passes, end | evaluations, end | passes to 99 % | evaluations to 99 % | of nsga2's |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
@@ -218,23 +219,23 @@ def table(a: Arena, curves: dict[str, list[list[tuple[float, int, float]]]]) -> 
         end = np.median([c[-1][2] for c in runs]) / best
         passes, count = (float(np.median([c[-1][i] for c in runs])) for i in (0, 1))
         to, evals = (float(np.median([first(c, goal, i) for c in runs])) for i in (0, 1))
-        ratio = f"{evals / ours:.2f}" if np.isfinite(evals) and np.isfinite(ours) else ("< " + f"{evals / runs_most(curves):.2f}" if np.isfinite(evals) else "-")
+        ratio = f"{evals / theirs:.2f}" if np.isfinite(evals) and np.isfinite(theirs) else ("< " + f"{evals / runs_most(curves):.2f}" if np.isfinite(evals) else "-")
         yield f"| {name} | {100 * end:.1f} % | {passes:.1f} | {count:.0f} | {shown(to)} | {shown(evals)} | {ratio} |"
 
 
 def runs_most(curves: dict[str, list[list[tuple[float, int, float]]]]) -> int:
     """Evaluations that nsga2 had: where it never arrived, it would have needed more."""
-    return max(c[-1][1] for c in curves["nsga2"])
+    return max([c[-1][1] for c in curves.get("nsga2", [])] or [1])
 
 
 def shown(x: float) -> str:
     return f"{x:.0f}" if np.isfinite(x) else "-"
 
 
-def case_of(folder: Path) -> Case:
+def case_of(folder: Path, limit: int | None = None) -> Case:
     """A folder of `fetch.py`: model.onnx, calibration.npz, evaluation.npz; metric from its `network.json` where there is one."""
     about = json.loads((folder / "network.json").read_text()) if (folder / "network.json").is_file() else {}
-    return open_case(folder / "model.onnx", str(folder / "calibration.npz"), str(folder / "evaluation.npz"), metric=about.get("metric"))
+    return open_case(folder / "model.onnx", str(folder / "calibration.npz"), str(folder / "evaluation.npz"), metric=about.get("metric"), limit=limit)
 
 
 def main() -> None:
@@ -242,17 +243,18 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=["brain", "fashion"], help="names of samples, or folders")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--evaluations", type=int, default=300, help="most that the samplers may ask for")
-    parser.add_argument("--trials", type=int, default=44, help="of qbench's own search")
-    parser.add_argument("--limit", type=int, default=None, help="evaluation samples of the built-in samples")
+    parser.add_argument("--trials", type=int, default=24, help="of qbench's own search")
+    parser.add_argument("--limit", type=int, default=None, help="samples of each data set")
+    parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    cases = [(n, open_case(sample=n, limit=asked.limit)) if n in samples.names() else (Path(n).name, case_of(Path(n))) for n in asked.networks]
+    cases = [(n, open_case(sample=n, limit=asked.limit)) if n in samples.names() else (Path(n).name, case_of(Path(n), asked.limit)) for n in asked.networks]
     kept = {}
     for name, case in cases:
         a = arena(name, case, asked.evaluations)
         ref = reference(a)
         curves: dict[str, list[list[tuple[float, int, float]]]] = {}
-        for method, go in METHODS.items():
+        for method, go in ((m, METHODS[m]) for m in asked.methods.split(",")):
             a.most = asked.trials if method == "qbench" else asked.evaluations
             curves[method] = [curve(go(a, seed).trace, ref) for seed in range(asked.seeds if method in SEEDED else 1)]
         for line in table(a, curves):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
-from qbench.errors import InputError, UnknownName
+from qbench.errors import InputError, unknown
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def build(text: str, known: Mapping[str, type[T]], kind: str) -> T:
     """
     name, options = split(text)
     if name not in known:
-        raise UnknownName(f"no {kind} {name!r}; known: {', '.join(sorted(known))}")
+        raise unknown(kind, name, sorted(known))
     chosen = known[name]
     have = {f.name: f for f in fields(chosen)}  # type: ignore[arg-type]
     if odd := [k for k in options if k not in have]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from qbench.errors import UnknownName
+from qbench.errors import unknown
 from qbench.search.space import Config, Costs, Space, Strategy
 
 STRATEGIES = ("nsga2", "nsga3", "tpe", "gp", "random")
@@ -22,7 +22,7 @@ def strategy_names() -> tuple[str, ...]:
 def make_strategy(name: str, space: Space, seed: int) -> Strategy:
     """A fresh strategy over `space`. Raises UnknownName."""
     if name not in STRATEGIES:
-        raise UnknownName(f"no search strategy {name!r}; known: {', '.join(STRATEGIES)}")
+        raise unknown("search strategy", name, STRATEGIES)
     from qbench.search.optuna_driver import OptunaStrategy
 
     return OptunaStrategy(name, space, seed)

@@ -96,6 +96,35 @@ def _terms(model: LossModel, allowed: Sequence[Sequence[int]], base: Codes) -> l
     return units + pairs
 
 
+@dataclass(frozen=True)
+class Posterior:
+    """What is known of the terms: values [n] and a square root of their covariance [n, n], bounds left aside."""
+
+    prior: LossModel
+    terms: Sequence[_Term]
+    mean: Floats
+    spread: Floats
+
+    def model(self, values: Floats) -> LossModel:
+        """The prior with these values of the terms; unit terms below 0 count as 0."""
+        unit, pairs = self.prior.unit.copy(), {k: v.copy() for k, v in self.prior.pairs.items()}
+        for t, value in zip(self.terms, values, strict=True):
+            if t.b < 0:
+                unit[t.a, t.p] = max(value, 0.0)
+            else:
+                pairs[t.a, t.b][t.p, t.q] = value
+        return replace(self.prior, unit=unit, pairs=pairs)
+
+
+def posterior(prior: LossModel, seen: Observations, allowed: Sequence[Sequence[int]], base: Codes, floor: float) -> Posterior | None:
+    """The terms as `refit` finds them, with their covariance; None where there is nothing to learn."""
+    found = _solved(prior, seen, allowed, base, floor)
+    if found is None:
+        return None
+    terms, rows, values = found
+    return Posterior(prior, terms, values, np.linalg.inv(np.linalg.qr(rows, mode="r")))
+
+
 def refit(prior: LossModel, seen: Observations, allowed: Sequence[Sequence[int]], base: Codes, floor: float) -> LossModel:
     """The model that balances `prior` against `seen` by their errors.
 
@@ -104,13 +133,17 @@ def refit(prior: LossModel, seen: Observations, allowed: Sequence[Sequence[int]]
     Unit terms stay at least 0, pair terms are free in sign: bounded linear least squares on
     sum ((y - Xt) / s)^2 + sum ((t - t0) / s0)^2, s = standard error joined with TRUST times the loss itself.
     """
+    found = _solved(prior, seen, allowed, base, floor)
+    return prior if found is None else Posterior(prior, found[0], found[2], np.zeros((0, 0))).model(found[2])
+
+
+def _solved(prior: LossModel, seen: Observations, allowed: Sequence[Sequence[int]], base: Codes, floor: float) -> tuple[list[_Term], Floats, Floats] | None:
+    """The terms, the rows of the least-squares problem and its solution; None without terms or observations."""
     from scipy.optimize import lsq_linear
 
-    if len(seen.loss) == 0:
-        return prior
-    terms = _terms(prior, allowed, base)
+    terms = _terms(prior, allowed, base) if len(seen.loss) else []
     if not terms:
-        return prior
+        return None
     start = np.array([prior.unit[t.a, t.p] if t.b < 0 else prior.pairs[t.a, t.b][t.p, t.q] for t in terms])
     width = np.array([max(_width(prior, t), floor) for t in terms])
     error = np.hypot(np.maximum(seen.error, floor), TRUST * np.abs(seen.loss))
@@ -119,13 +152,7 @@ def refit(prior: LossModel, seen: Observations, allowed: Sequence[Sequence[int]]
     goal = np.concatenate([seen.loss / error, start / width])
     low = np.array([0.0 if t.b < 0 else -np.inf for t in terms])
     found = lsq_linear(rows, goal, bounds=(low, np.full(len(terms), np.inf)), method="bvls", tol=1e-12).x
-    unit, pairs = prior.unit.copy(), {k: v.copy() for k, v in prior.pairs.items()}
-    for t, value in zip(terms, found, strict=True):
-        if t.b < 0:
-            unit[t.a, t.p] = value
-        else:
-            pairs[t.a, t.b][t.p, t.q] = value
-    return replace(prior, unit=unit, pairs=pairs)
+    return terms, rows, found
 
 
 def _width(model: LossModel, t: _Term) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qbench.cost.battery import Battery
-from qbench.errors import PresetError, UnknownName
+from qbench.errors import PresetError, unknown
 from qbench.network import Precision
 from qbench.search.problem import Goal
 
@@ -102,7 +102,7 @@ def load(name: str) -> Preset:
         return load_file(FOLDER / f"{name}.toml")
     if name.endswith(".toml") or "/" in name:
         return load_file(Path(name))
-    raise UnknownName(f"no preset {name!r}; known: {', '.join(names())}, or the path of a .toml file of your own")
+    raise unknown("preset", name, names(), ", or the path of a .toml file of your own")
 
 
 def load_file(path: Path) -> Preset:

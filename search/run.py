@@ -1,4 +1,4 @@
-"""The whole search: refuse early, measure, assign, sample, polish, choose.
+"""The whole search: refuse early, measure, assign, explore, sample, polish, choose.
 
 Stopping by Ctrl-C leaves a valid partial result; a killed search continues from its database (`Problem.storage`).
 """
@@ -19,15 +19,19 @@ from qbench.search.assignment import AssignmentCosts
 from qbench.search.bench import Bench, Pool
 from qbench.search.book import Book, TimeUp, float_candidate
 from qbench.search.choice import choose, nearest, pareto, refusal, unmet_floor
+from qbench.search.explore import explore
 from qbench.search.ledger import open_ledger
 from qbench.search.planner import Planner
+from qbench.search.probing import coupling_text
 from qbench.search.problem import Events, Problem
 from qbench.search.sensitivity import least_lossy
 from qbench.search.space import Config, Strategy
-from qbench.search.stages import State
+from qbench.search.state import State
 
-EXACT_SHARE, POLISH_SHARE = 0.5, 0.2
-"""Of the evaluations left after the uniform plans; the strategy gets the rest."""
+EXACT_SHARE, EXPLORE_SHARE = {True: 0.5, False: 0.3}, {True: 0.65, False: 0.75}
+"""Of the evaluations left after the uniform plans, what is used up when the stage ends; with limits there is one plan to find, without a front."""
+POLISH_SHARE = 0.15
+"""The strategy gets what the others leave."""
 
 
 def run(problem: Problem, evaluator: Evaluator, pricer: AssignmentCosts, events: Events | None = None,
@@ -78,11 +82,14 @@ def _search(state: State, strategy: Strategy, problem: Problem) -> None:
     stages.uniform(state)
     stages.sensitivity(state)
     left = max(problem.trials - book.count, 0)
-    stages.exact(state, book.count + round(EXACT_SHARE * left))
+    start, limited = book.count, bool(problem.limits)
+    stages.exact(state, start + round(EXACT_SHARE[limited] * left))
+    explore(state, start + round(EXPLORE_SHARE[limited] * left))
     stages.tell_all(state, strategy)
     stages.sample(state, strategy, problem.strategy, problem.trials - round(POLISH_SHARE * left))
     stages.polish(state, problem.trials)
     stages.sample(state, strategy, problem.strategy, problem.trials)
+    explore(state, problem.trials)
     stages.exact(state, problem.trials)
     stages.scatter(state, problem.trials)
     stages.revisit(state, problem.trials)
@@ -138,7 +145,7 @@ def _unsure(chosen: Candidate, problem: Problem) -> tuple[str, ...]:
 def _told(state: State) -> list[str]:
     """Couplings one by one, dropped plans in sum; each dropped plan had its own note."""
     units = state.book.bench.space.units
-    told = [stages.coupling_text(c, units) for c in state.couplings if c.significant]
+    told = [coupling_text(c, units) for c in state.couplings if c.significant]
     kinds = Counter("could not be evaluated" if d.quick is None else "dropped after a quick look" for d in state.book.dropped.values())
     for kind, count in sorted(kinds.items()):
         reason = next(d.reason for d in state.book.dropped.values() if (d.quick is None) == (kind == "could not be evaluated"))

@@ -3,6 +3,7 @@
     uniform       one precision throughout, under every calibrator: the yardsticks, and the calibrator to go on with
     sensitivity   one unit lowered at a time, on the first samples
     exact         the programme's front under the loss model; real losses teach the model, surprises are probed pair by pair
+    explore       plans that are expected to push the front out most, under what the loss model does not know
     sample        the strategy (Optuna), which has been told everything so far
     polish        single steps and steps of two neighbours around the best plan, and its other calibrators
     scatter       random plans within the budgets, where the others have run dry
@@ -14,102 +15,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import replace
 
 import numpy as np
 
-from qbench.errors import QbenchError
 from qbench.network import Precision
 from qbench.protocols import Accuracy
 from qbench.search.bench import ROUND, rounds
 from qbench.search.book import Book, Evaluated
 from qbench.search.ledger import WHOLE
-from qbench.search.loss import LossModel, Observations, Pair, refit
+from qbench.search.loss import LossModel
 from qbench.search.moves import around, ranked, repaired
 from qbench.search.pareto import front
-from qbench.search.planner import Planner
-from qbench.search.sensitivity import (
-    Coupling,
-    Sensitivity,
-    least_lossy,
-    loss_model,
-    measure,
-    neighbours,
-    probe,
-    suspects,
-)
-from qbench.search.space import Codes, Config, Costs, Strategy, Variant
+from qbench.search.probing import probe_surprises
+from qbench.search.sensitivity import loss_model, measure, neighbours
+from qbench.search.space import Config, Costs, Strategy, Variant
+from qbench.search.state import State, sound
 
-PROBES_PER_PLAN = 3
-"""Pairs of units that are measured for one surprising plan."""
 POINTS = 6
 """Caps on latency along which a predicted front is drawn."""
-PROBES = 12
-"""Pairs of units that may be measured in all."""
 HARMLESS = 0.001
 """A uniform plan whose loss is certainly below this needs no look at its units, in the metric's own unit."""
 REPEATS = 25
 """Known plans in a row after which a strategy has nothing new to say."""
 ASKS = 20
 """Questions to a strategy per plan that it may have evaluated."""
-PATIENCE = 24
-"""Plans in a row that a stage may see dropped after a quick look: then it has nothing more to give."""
-
-
-@dataclass
-class State:
-    """What the stages hand on. `main` is the variant under which sensitivity and the model hold."""
-
-    book: Book
-    planner: Planner
-    op_points: tuple[str, ...]                                   # those at which the budgets can be met
-    main: Variant
-    uniform: dict[str, Evaluated] = field(default_factory=dict)
-    sensitivity: list[Sensitivity] = field(default_factory=list)
-    couplings: list[Coupling] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
-    prior: LossModel | None = None
-    asked: int = 0
-    dropped: int = 0                                             # plans in a row that a quick look has dropped
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.planner.costs.precisions)
-
-    def config(self, codes: Codes, op_point: str) -> Config:
-        return Config.of(tuple(Precision(self.names[c]) for c in codes), self.main, op_point)
-
-    def consider(self, configs: Sequence[Config], origin: str) -> None:
-        """The book's verdict on each; counts what is dropped in a row."""
-        new = [not self.book.known(c) for c in configs]
-        for fresh, found in zip(new, self.book.consider_all(configs, origin), strict=True):
-            if fresh:
-                self.dropped = self.dropped + 1 if found is None else 0
-
-    @property
-    def patient(self) -> bool:
-        return self.dropped < PATIENCE
-
-    def look_all(self, precisions: Sequence[tuple[Precision, ...]]) -> list[Accuracy]:
-        """Quick looks. Raises QbenchError for the first that cannot be evaluated."""
-        return sound(self.book.look_all([Config.of(p, self.main, self.book.problem.op_points[0]) for p in precisions]))
-
-    def model(self) -> LossModel:
-        """The loss model as it stands: the sensitivities, moved by everything evaluated so far."""
-        assert self.prior is not None, "sensitivity comes before the model"
-        codes, loss, error = self.book.observations(self.main)
-        base = least_lossy(self.book.bench.space, self.names)
-        seen = Observations(np.array(codes, np.int64).reshape(-1, len(base)), np.array(loss), np.array(error))
-        return refit(self.prior, seen, self.planner.allowed, base, float(self.prior.error.min()))
-
-
-def sound(found: Sequence[Accuracy | QbenchError]) -> list[Accuracy]:
-    """All of them. Raises the first QbenchError among them."""
-    for seen in found:
-        if isinstance(seen, QbenchError):
-            raise seen
-    return [seen for seen in found if isinstance(seen, Accuracy)]
 
 
 # ------------------------------------------------------------------------------------------------ uniform
@@ -200,43 +130,6 @@ def _harmless(state: State) -> set[Precision]:
     return found
 
 
-def probe_surprises(state: State) -> None:
-    """Where a plan's real loss is not what the sum of its parts says, lowers neighbours together and teaches the prior."""
-    assert state.prior is not None, "sensitivity comes before probing"
-    space = state.book.bench.space
-    alone = {(s.unit, s.precision): s.accuracy for s in state.sensitivity}
-    codes, loss, error = state.book.observations(state.main)
-    model = state.model()
-    for plan, y, e in zip(codes, loss, error, strict=True):
-        expected = float(state.prior.predict(plan)[0]), float(model.predict(plan)[0])
-        if all(abs(y - m) <= 3.0 * math.hypot(e, 0.1 * max(y, m), float(model.error.min())) for m in expected):
-            continue
-        for pair in islice(suspects(state.prior, state.pairs, plan.tolist(), set(state.prior.probed)), PROBES_PER_PLAN):
-            at = (Precision(state.names[plan[pair[0]]]), Precision(state.names[plan[pair[1]]]))
-            if len(state.couplings) >= PROBES:
-                break
-            if any((u, p) not in alone for u, p in zip(pair, at, strict=True)):
-                continue
-            _learn(state, probe(space, state.look_all, pair, at, alone))
-            model = state.model()
-
-
-def _learn(state: State, found: Coupling) -> None:
-    assert state.prior is not None
-    state.couplings.append(found)
-    codes = (state.names.index(str(found.precision[0])), state.names.index(str(found.precision[1])))
-    error = math.hypot(found.error, 0.3 * abs(found.interaction), float(state.prior.error.min()))
-    state.prior = state.prior.with_probe(found.units, codes, found.interaction, error)
-    if found.significant:
-        state.book.events.note(coupling_text(found, state.book.bench.space.units))
-
-
-def coupling_text(found: Coupling, units: tuple[str, ...]) -> str:
-    a, b = (units[u] for u in found.units)
-    return (f"units {a!r} and {b!r} do not act alone: lowered together they lose {found.together:.4g}, "
-            f"one by one {found.apart:.4g} in sum")
-
-
 # ------------------------------------------------------------------------------------------------ exact
 
 
@@ -259,7 +152,8 @@ def _proposals(state: State, model: LossModel) -> list[Config]:
     Knees and front are asked for without regard to what was seen: a plan that comes up again needs no second look, and its
     nearest neighbours have nothing new to say.
     """
-    seen = state.book.observations(state.main)[0]
+    limited = bool(state.book.problem.limits)                    # without limits the best plan is the slowest, and so are its neighbours
+    seen = state.book.observations(state.main)[0] if limited else []
     best = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
     o = state.op_points[0]
     bends = [(codes, o) for codes in state.planner.knees(o, model)]

@@ -14,7 +14,7 @@ from qbench.affine import Scheme
 from qbench.cost.arena import ALLOCATORS
 from qbench.cost.parameters import read_parameters
 from qbench.cost.sharing import WAYS
-from qbench.errors import TargetError, UnknownName
+from qbench.errors import TargetError, unknown
 from qbench.fixed import CALIBRATED, STYLES
 from qbench.network import Precision
 from qbench.target import (
@@ -51,8 +51,7 @@ def load(name: str) -> Target:
     """A shipped target by name or alias. Raises UnknownName, or TargetError when its file is broken."""
     found = aliases().get(name, name)
     if found not in names():
-        known = ", ".join((*names(), *sorted(aliases())))
-        raise UnknownName(f"no target {name!r}; known: {known}")
+        raise unknown("target", name, (*names(), *sorted(aliases())))
     return _shipped(found)
 
 

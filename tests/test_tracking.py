@@ -330,12 +330,13 @@ def test_other_stores_take_the_same_runs(kind: str, tmp_path: Path, monkeypatch:
 @needs_chromium
 def test_the_user_interface_opens_on_a_table_that_says_something(left: Left, tmp_path: Path) -> None:
     port = free_port()
-    shown = subprocess.Popen([sys.executable, "-m", "qbench", "ui", "--store", left.store, "--no-open", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (tmp_path / "summary.json").write_text(json.dumps({"mlflow": dict(left.answers["whole"])}))
+    shown = subprocess.Popen([sys.executable, "-m", "qbench", "ui", str(tmp_path), "--no-open", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert shown.stdout is not None
     address = shown.stdout.readline().split()[0]
     try:
         assert address.startswith(f"http://127.0.0.1:{port}/#/experiments/") and address.endswith("/runs?viewStateShareKey=qbench")
-        with browser(tmp_path) as tab:
+        with browser(tmp_path / "profile") as tab:
             tab.open(address, width=2400, offline=False)
             tab.until("document.body.innerText.includes('int8: 9 INT8, 3 FP16')")
             wanted = ["qbench.chosen", "qbench.on_front", "qbench.feasible", "accuracy", "drop", "latency_ms", "energy_mj"]

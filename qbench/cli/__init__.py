@@ -7,19 +7,35 @@ board failed; 130 stopped by Ctrl-C.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 from qbench.errors import QbenchError
+
+
+PAGE = "docs/troubleshooting.md"
+"""Where each code of an error has a section."""
+ANYWHERE = ("--verbose", "--quiet")
+
+
+def anywhere(arguments: list[str]) -> list[str]:
+    """The arguments with the options that may stand anywhere in front, where the parser takes them; what follows "--" stays."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    moved = [a for a in arguments[:end] if a in ANYWHERE]
+    return [*moved, *(a for a in arguments[:end] if a not in ANYWHERE), *arguments[end:]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the `qbench` command. Returns nothing to the shell but the exit code."""
     from qbench.cli.app import app
 
+    given = anywhere(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        app(args=list(arguments) if arguments is not None else None, prog_name="qbench", standalone_mode=True)
+        app(args=given, prog_name="qbench", standalone_mode=True)
     except QbenchError as error:
-        print(f"qbench: {error}", file=sys.stderr)
+        if "--verbose" in given:
+            traceback.print_exc()
+        print(f"qbench: {error}\n  {error.code}: {PAGE}#{error.code.lower()}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("qbench: stopped", file=sys.stderr)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from pathlib import Path
+
 import typer
 
 from qbench import __version__
@@ -17,10 +21,12 @@ from qbench.cli import (
     inspect,
     listing,
     measure,
+    options,
     presets,
     quantize,
     rewrite,
     search,
+    settings,
     stats,
     toolchain,
     view,
@@ -32,34 +38,54 @@ app = typer.Typer(name="qbench", no_args_is_help=True, pretty_exceptions_enable=
                        "Start: [bold]qbench search --target rk3588 --budget 20ms[/bold]")
 
 
+MATTER = ("onnxruntime", "onnx", "onnx-ir", "numpy", "torch", "optuna", "mlflow")
+"""Packages whose version a result depends on, or a report of a fault should name."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"qbench {__version__}")
+        from importlib import metadata
+
+        have = {d.metadata["Name"].lower(): d.version for d in map(metadata.distribution, MATTER)}
+        typer.echo(f"qbench {__version__}\npython {sys.version.split()[0]}\n" + "\n".join(f"{name} {have.get(name, '?')}" for name in MATTER))
         raise typer.Exit
 
 
 @app.callback()
-def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and stop.")) -> None:
-    """Options of all commands."""
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the versions that matter and stop."),
+    verbose: bool = typer.Option(False, "--verbose", help="Say more: which defaults hold, what libraries log, and where an error came from."),
+    quiet: bool = typer.Option(False, "--quiet", help="Neither progress nor remarks; results and errors stay."),
+    config: Path | None = typer.Option(None, "--config", metavar="FILE", help="Settings to use instead of ./qbench.toml."),
+) -> None:
+    """Options of all commands; --verbose and --quiet may stand anywhere."""
+    options.SPEECH.verbose, options.SPEECH.quiet = verbose, quiet
+    if verbose:
+        import logging
+
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(name)s: %(message)s")
 
 
-app.command("search")(search.command)
-app.command("stats")(stats.command)
-app.command("quantize")(quantize.command)
-app.command("compare")(compare.command)
-app.command("analyze")(analyze.command)
-app.command("cost")(cost.command)
-app.command("advise")(advise.command)
-app.command("inspect")(inspect.command)
-app.command("contract")(contract.command)
-app.command("rewrite")(rewrite.command)
-app.command("measure")(measure.command)
-app.command("diagnose")(diagnose.command)
-app.command("doctor")(doctor.command)
-app.command("export")(export.command)
+command = partial(app.command, cls=settings.Configured)
+
+app.command("init")(settings.init)
+command("search")(search.command)
+command("stats")(stats.command)
+command("quantize")(quantize.command)
+command("compare")(compare.command)
+command("analyze")(analyze.command)
+command("cost")(cost.command)
+command("advise")(advise.command)
+command("inspect")(inspect.command)
+command("contract")(contract.command)
+command("rewrite")(rewrite.command)
+command("measure")(measure.command)
+command("diagnose")(diagnose.command)
+command("doctor")(doctor.command)
+command("export")(export.command)
 app.add_typer(toolchain.app, name="toolchain")
 app.command("targets")(listing.targets)
-app.command("presets")(presets.command)
+command("presets")(presets.command)
 app.command("calibrators")(listing.calibrators)
 app.command("ui")(view.ui)
 app.command("report")(view.report)

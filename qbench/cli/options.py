@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,11 +64,28 @@ def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     return found
 
 
+@dataclass
+class Speech:
+    """How much is said on standard error beside errors: set once, by the options of all commands."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+SPEECH = Speech()
+
+
 def console() -> Console:
-    """Standard error, where progress and remarks go; honours NO_COLOR and a terminal's width."""
+    """Standard error, where progress and remarks go; honours NO_COLOR, --quiet and a terminal's width."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, quiet=SPEECH.quiet)
+
+
+def remark(text: str) -> None:
+    """A line on standard error under --verbose."""
+    if SPEECH.verbose:
+        console().print(f"qbench: {text}", style="dim", soft_wrap=True, markup=False)
 
 
 def out() -> Console:

@@ -14,9 +14,11 @@ from qbench.diagnosis.graph import Graph, Point, Product
 from qbench.diagnosis.records import Cause, Edit
 from qbench.protocols import Array
 
-FACTORS = (0.2, 0.5, 2.0, 5.0)
-"""Of a range that is not the plan's, before the best one is refined."""
 BITS = (16, 20, 24)
+WOBBLE = 1 / 64
+"""Of a step: requantization with 16-bit multipliers is that far off at the ends of 8-bit codes, and no further."""
+PITCHES = (1013.0, 2477.0)
+"""Radians a step of two wobbles: far from any ratio of scales."""
 
 
 class Chain:
@@ -45,7 +47,7 @@ def before_codes(graph: Graph, points: Sequence[Point], write: Callable[[Chain, 
     """An edit that changes the real value in front of each of the points' QuantizeLinear."""
     def edit(model: onnx.ModelProto) -> onnx.ModelProto:
         inserted: dict[int, list[onnx.NodeProto]] = {}
-        copy = _copy(model)
+        copy = copy_of(model)
         for p in points:
             chain = Chain(p.raw, f"diagnosis_{p.node}")
             write(chain, p)
@@ -60,7 +62,7 @@ def after_products(products: Sequence[Product], write: Callable[[Chain, Product]
     """An edit that changes what the products put out."""
     def edit(model: onnx.ModelProto) -> onnx.ModelProto:
         inserted: dict[int, list[onnx.NodeProto]] = {}
-        copy = _copy(model)
+        copy = copy_of(model)
         for p in products:
             node = copy.graph.node[p.node]
             node.output[0] = f"diagnosis_{p.node}_sum"
@@ -73,7 +75,7 @@ def after_products(products: Sequence[Product], write: Callable[[Chain, Product]
     return edit
 
 
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     return made
@@ -143,11 +145,15 @@ def rounding_edits(graph: Graph) -> Iterator[Edit]:
             yield Edit(f"rounds {name}, all but the inputs", Cause.ROUNDING, before_codes(graph, rest, write))
 
 
-def local_roundings(graph: Graph) -> Iterator[Edit]:
-    """One point alone."""
-    for p in graph.points:
-        for name, write in ROUNDINGS.items():
-            yield Edit(f"rounds {name} in one place", Cause.ROUNDING, before_codes(graph, [p], write), p.raw)
+def wobbled(graph: Graph, pitch: float) -> Edit:
+    """Every value is off by up to WOBBLE of a step before it is rounded: a machine that is right and adds up in another order.
+
+    A network may make much of that: one code in an early layer can move thousands in a late one.
+    """
+    def write(c: Chain, p: Point) -> None:
+        x = c.at
+        c.then("Mul", pitch / p.scale).then("Sin").then("Mul", WOBBLE * p.scale).then("Add", x)
+    return Edit("values a little off before rounding", Cause.HEALTHY, before_codes(graph, graph.points, write))
 
 
 # ------------------------------------------------------------------------------------------------ accumulators and codes
@@ -222,48 +228,13 @@ def narrowed_codes(graph: Graph, points: Sequence[Point], where: str = "") -> It
         yield Edit("negative values are cut at 0", Cause.SATURATION, before_codes(graph, points, lambda c, p: limits(c, p, p.zero_point, p.qmax)), where)
 
 
-# ------------------------------------------------------------------------------------------------ ranges and precision
-
-
-def range_edit(graph: Graph, point: Point, factor: float) -> Edit:
-    """A tensor whose range is `factor` times the plan's."""
-    def edit(model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = _copy(model)
-        name = f"diagnosis_{point.node}_scale"
-        copy.graph.initializer.append(numpy_helper.from_array(np.asarray(point.scale * factor, np.float32), name))
-        q = copy.graph.node[point.node]
-        q.input[1] = name
-        for n in copy.graph.node:
-            if n.op_type == "DequantizeLinear" and n.input[0] == q.output[0]:
-                n.input[1] = name
-        return copy
-    return Edit(f"its range is {factor:.3g} times the plan's", Cause.RANGE, edit, point.raw, 1)
-
-
-def range_to(graph: Graph, point: Point, low: float, high: float) -> Edit:
-    """A tensor whose range is [low, high]."""
-    scale = max((max(high, 0.0) - min(low, 0.0)) / (point.qmax - point.qmin), 1e-30)
-    zero = int(np.clip(round(point.qmin - min(low, 0.0) / scale), point.qmin, point.qmax))
-
-    def edit(model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = _copy(model)
-        names = [f"diagnosis_{point.node}_scale", f"diagnosis_{point.node}_zero"]
-        copy.graph.initializer.append(numpy_helper.from_array(np.asarray(scale, np.float32), names[0]))
-        copy.graph.initializer.append(numpy_helper.from_array(np.asarray(zero, point.dtype), names[1]))
-        q = copy.graph.node[point.node]
-        for n in copy.graph.node:
-            if n is q or (n.op_type == "DequantizeLinear" and n.input[0] == q.output[0]):
-                kept = n.input[0]
-                del n.input[:]
-                n.input.extend([kept, *names])
-        return copy
-    return Edit(f"its range should be {low:.4g} to {high:.4g}", Cause.RANGE, edit, point.raw, 2)
+# ------------------------------------------------------------------------------------------------ precision
 
 
 def without_codes(graph: Graph, points: Sequence[Point], where: str = "") -> Edit:
     """Tensors that stay in float."""
     def edit(model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = _copy(model)
+        copy = copy_of(model)
         turned = {p.stored: p.raw for p in points if p.stored not in graph.outputs}
         for n in copy.graph.node:
             for i, name in enumerate(n.input):
@@ -305,7 +276,7 @@ def per_tensor_weights(graph: Graph) -> Edit | None:
         return None
 
     def edit(model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = _copy(model)
+        copy = copy_of(model)
         for i in found:
             weight = graph.value(graph.nodes[i].output[0])
             assert weight is not None
@@ -327,7 +298,7 @@ def zero_padding(graph: Graph) -> Edit | None:
         return None
 
     def edit(model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = _copy(model)
+        copy = copy_of(model)
         inserted: dict[int, list[onnx.NodeProto]] = {}
         for i, pads in found:
             node, point = copy.graph.node[i], graph.by_stored[graph.nodes[i].input[0]]
@@ -358,14 +329,3 @@ def everywhere(graph: Graph) -> Iterator[Edit]:
     if graph.products:
         yield from accumulator_edits(graph.products)
         yield half_precision(graph, graph.products)
-
-
-def in_one_place(graph: Graph) -> Iterator[Edit]:
-    """Edits of one product or one tensor."""
-    for product in graph.products:
-        yield from accumulator_edits([product], product.name, BITS[:1])
-    for point in graph.points:
-        yield from (range_edit(graph, point, f) for f in FACTORS)
-        yield without_codes(graph, [point], point.raw)
-        yield wrapped_codes(graph, [point], point.raw)
-        yield from narrowed_codes(graph, [point], point.raw)

@@ -5,31 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from time import monotonic
 
 import numpy as np
 
-from qbench.diagnosis.edits import everywhere, in_one_place, range_edit, rounding_edits
+from qbench.diagnosis.edits import PITCHES, everywhere, rounding_edits, wobbled
 from qbench.diagnosis.gaps import affected, gap, left
 from qbench.diagnosis.graph import Graph
 from qbench.diagnosis.input_faults import Normalisation, fitted_input, input_faults
 from qbench.diagnosis.output_faults import output_faults
+from qbench.diagnosis.places import in_one_place
 from qbench.diagnosis.records import Cause, Edit, InputFault, OutputFault, Tensors, Trial
 from qbench.diagnosis.runs import Runner
 from qbench.errors import ModelError
 from qbench.protocols import Array, Progress, silent
 
-REFINED = 3
-"""Tensors whose range is searched for: a coarse factor alone may favour a neighbour."""
+REFINED = 5
+"""Places whose range or scale is searched for: a coarse factor alone may favour a neighbour."""
+LOCAL_S = 120.0
+"""Seconds after which no further place is tried: a network of a hundred layers has thousands of them, and outputs alone cannot say which."""
 STEPS = 0.5
 """Root mean square error, in steps, that two correct machines may have: a quarter of the values one step apart."""
 SPREADS = 2.0
-"""Times the distance of two correct ways to compute it here, where that is wider."""
+"""Times the distance of two correct ways to compute it here in the worst sample, where that is wider."""
 FLOAT = 1e-3
 """Of the root mean square of a float tensor: two units of float16."""
 CERTAIN = 0.05
 """Share of the gap left, and less than arithmetic allows, from which no further family of hypotheses is tried."""
 TIE = 0.02
 """Hypotheses that leave so little more than the best count as equal: the one with fewer fitted numbers is taken."""
+SURE = 0.9
+"""Share of the gap that a hypothesis must explain to be named where the gap alone is no proof."""
 PAIRED = 3
 """Samples on which two hypotheses together are tried."""
 LOCAL = 2
@@ -44,6 +50,7 @@ class Part:
     observed  what the other machine has, tensor -> [samples, ...]; clean   what it should have
     other     the same computed in other correct ways
     allowed   tensor -> root mean square error that arithmetic alone may make
+    usual     the same for networks that do not magnify single codes
     """
 
     graph: Graph
@@ -54,6 +61,7 @@ class Part:
     clean: dict[str, Array] = field(default_factory=dict)
     other: dict[str, dict[str, Array]] = field(default_factory=dict)
     allowed: dict[str, float] = field(default_factory=dict)
+    usual: dict[str, float] = field(default_factory=dict)
 
     def prepare(self, more: dict[str, dict[str, Array]] | None = None) -> Part:
         """Runs it in the correct ways that there are. more   further ones, by name"""
@@ -65,31 +73,50 @@ class Part:
         if self.graph.points and not integer_kernels_saturate():
             made = self.runner.run(self.graph.model, self.feeds, simulate=False)
             self.other["with onnxruntime's integer kernels"] = {t: made[t] for t in self.observed}
-        for t in self.observed:
-            step = self.graph.scale_of(t)
-            spread = max((gap(self.clean[t], way[t]).rms_error for way in self.other.values()), default=0.0)
-            least = STEPS * step if step is not None else FLOAT * sqrt(float(np.mean(np.square(np.nan_to_num(self.clean[t]), dtype=np.float64))))
-            self.allowed[t] = max(least, SPREADS * spread, 1e-12)
+        self.usual = {t: self._may_be(t) for t in self.observed}
+        if len(self.graph.points) > 1:
+            for pitch in PITCHES:
+                edit = wobbled(self.graph, pitch)
+                made = self.runner.run(edit.apply(self.graph.model), self.feeds)
+                self.other[f"{edit.name}, {pitch:g}"] = {t: made[t] for t in self.observed}
+        self.allowed = {t: self._may_be(t) for t in self.observed}
         return self
+
+    def _may_be(self, t: str) -> float:
+        """Root mean square error that the correct ways so far speak for."""
+        step = self.graph.scale_of(t)
+        spread = max((gap(a, b).rms_error for way in self.other.values() for a, b in zip(self.clean[t], way[t], strict=True)), default=0.0)
+        least = STEPS * step if step is not None else FLOAT * sqrt(float(np.mean(np.square(np.nan_to_num(self.clean[t]), dtype=np.float64))))
+        return max(least, SPREADS * spread, 1e-12)
 
     @property
     def open(self) -> list[int]:
         """Samples in which no correct way comes as close as arithmetic allows."""
-        found = set(affected(self.observed, self.clean, self.allowed))
+        return self._wider(self.allowed)
+
+    @property
+    def doubtful(self) -> list[int]:
+        """Samples in which none comes as close as arithmetic allows where a network does not magnify single codes."""
+        return self._wider(self.usual)
+
+    def _wider(self, allowed: dict[str, float]) -> list[int]:
+        found = set(affected(self.observed, self.clean, allowed))
         for way in self.other.values():
-            found &= set(affected(self.observed, way, self.allowed))
+            found &= set(affected(self.observed, way, allowed))
         return sorted(found)
 
 
 class Examination:
     """All trials on one part. samples   those in which the gap is open"""
 
-    def __init__(self, part: Part, known: Normalisation | None = None, progress: Progress = silent, instead: Sequence[tuple[str, Tensors]] = ()) -> None:
-        self.part, self.known, self.progress, self.instead = part, known, progress, instead
-        self.samples = part.open or list(range(len(next(iter(part.observed.values())))))
+    def __init__(self, part: Part, known: Normalisation | None = None, progress: Progress = silent, instead: Sequence[tuple[str, Tensors]] = (),
+                 limit_s: float = LOCAL_S) -> None:
+        self.part, self.known, self.progress, self.instead, self.limit_s = part, known, progress, instead, limit_s
+        self.samples = part.open or part.doubtful or list(range(len(next(iter(part.observed.values())))))
         self.trials: list[Trial] = []
         self.made: list[tuple[InputFault | Edit, dict[str, Array]]] = []
         self.failed: dict[str, str] = {}
+        self.cut = ""
         self.points = {t: part.graph.by_stored[t] for t in part.observed if t in part.graph.by_stored}
         self.tried = 0
         self.certain: list[Trial] = []
@@ -109,6 +136,14 @@ class Examination:
         if not self._certain() and self.best is not None and self.best.left > TIE:
             self._pairs(output)
         return ranked(self.trials)
+
+    def exact(self) -> Trial | None:
+        """A hypothesis without fitted numbers that explains SURE of the gap, of those that are quickly tried; None without one."""
+        self._outputs(output_faults(self.points))
+        self._inputs()
+        self._everywhere()
+        best = min((t for t in self.trials if t.freedom == 0), key=lambda t: t.left, default=None)
+        return best if best is not None and best.explained >= SURE else None
 
     def roundings(self) -> tuple[Trial, ...]:
         """Only these can hide within what arithmetic allows."""
@@ -195,43 +230,47 @@ class Examination:
         self._run(fault, self.part.graph.model, fault.apply(self.part.feeds), f"input {name}")
 
     def _local(self) -> None:
-        """Edits of one place, on few samples; the best range is refined."""
+        """Edits of one place, on few samples; those with a number are refined in the best places."""
         edits = list(in_one_place(self.part.graph))
         some = self.samples[:LOCAL]
-        feeds = self.part.feeds
-        found: list[tuple[float, Edit]] = []
+        until = monotonic() + self.limit_s
+        closest: dict[tuple[Cause, str], tuple[float, Edit]] = {}
         for number, e in enumerate(edits):
             self.progress("hypotheses in one place", number, len(edits))
-            found.append((self._local_run(e, feeds, some), e))
-            if self._certain():
+            if monotonic() > until:
+                self.cut = (f"the search for one wrong layer was stopped after {self.limit_s:g} s with {number} of {len(edits)} hypotheses tried (--search-seconds): "
+                            "give the tensors between the layers too, and the first wrong one shows by itself")
+                break
+            share = self._local_run(e, some)
+            if e.tune is not None and share < closest.get((e.cause, e.where), (float("inf"), e))[0]:
+                closest[e.cause, e.where] = (share, e)
+            if self._certain(1):
                 return
-        closest: dict[str, tuple[float, Edit]] = {}
-        for share, e in found:
-            if e.cause is Cause.RANGE and share < closest.get(e.where, (float("inf"), e))[0]:
-                closest[e.where] = (share, e)
         for _, e in sorted(closest.values(), key=lambda pair: pair[0])[:REFINED]:
-            self._refine(e, feeds, some)
+            if monotonic() > until + self.limit_s or self._certain(2):
+                break
+            self._refine(e, some)
 
-    def _local_run(self, e: Edit, feeds: Tensors, some: Sequence[int]) -> float:
+    def _local_run(self, e: Edit, some: Sequence[int]) -> float:
         try:
-            made = self.part.runner.run(e.apply(self.part.graph.model), feeds, samples=some)
+            made = self.part.runner.run(e.apply(self.part.graph.model), self.part.feeds, samples=some)
         except ModelError as error:
             self.failed[e.name] = str(error)
             return float("inf")
         self._add([e], {t: made[t] for t in self.part.observed}, e.where, some)
         return self.trials[-1].left
 
-    def _refine(self, start: Edit, feeds: Tensors, some: Sequence[int]) -> None:
+    def _refine(self, start: Edit, some: Sequence[int]) -> None:
         from scipy.optimize import minimize_scalar
 
-        point = self.part.graph.by_raw[start.where]
-        centre = float(np.log(float(start.name.split("is ")[1].split(" ")[0])))
+        tune = start.tune
+        assert tune is not None
 
         def distance(x: float) -> float:
-            return self._local_run(range_edit(self.part.graph, point, float(np.exp(x))), feeds, some)
+            return self._local_run(tune(float(np.exp(x))), some)
 
         # rounding makes the distance ragged: a grid finds the valley, the search only its floor
-        centre = min((centre + d for d in np.linspace(-0.7, 0.7, 15)), key=distance)
+        centre = min((float(np.log(start.factor)) + d for d in np.linspace(-0.7, 0.7, 15)), key=distance)
         minimize_scalar(distance, bounds=(centre - 0.1, centre + 0.1), method="bounded", options={"maxiter": 20, "xatol": 1e-4})
 
     def _pairs(self, output: Sequence[OutputFault]) -> None:

@@ -50,6 +50,7 @@ def _old() -> Iterator[OutputFault]:
     yield OutputFault("every output is that of the sample before, the first all zeros", Cause.STALE, _each(zero_first))
     yield OutputFault("every output is that of the first sample", Cause.STALE, _each(first))
     yield OutputFault("all zeros", Cause.ZEROS, _each(np.zeros_like))
+    yield OutputFault("one value everywhere: nothing was written into the buffer", Cause.STALE, _one_value, 1)
     yield OutputFault("the samples come in another order", Cause.ORDER, _reordered)
     yield OutputFault("the outputs are exchanged", Cause.ORDER, _exchanged)
     yield OutputFault("the end of the buffer is old or zero: read before the run had ended", Cause.STALE, lambda p, o: _lines(p, o, tail=True), 1)
@@ -75,14 +76,16 @@ def _exchanged(predicted: Tensors, observed: Tensors) -> Tensors | None:
     """Outputs of one shape, permuted so that each comes closest to what was observed under its name."""
     from scipy.optimize import linear_sum_assignment
 
-    names = list(predicted)
-    cost = np.array([[_apart(predicted[b], observed[a]) for b in names] for a in names])
-    order = linear_sum_assignment(cost)[1]
-    return None if (order == np.arange(len(names))).all() else {a: predicted[names[b]] for a, b in zip(names, order, strict=True)}
+    found = dict(predicted)
+    for shape in {v.shape for v in predicted.values()}:
+        names = [t for t, v in predicted.items() if v.shape == shape]
+        order = linear_sum_assignment(np.array([[_apart(predicted[b], observed[a]) for b in names] for a in names]))[1]
+        found |= {a: predicted[names[b]] for a, b in zip(names, order, strict=True)}
+    return None if all(found[t] is predicted[t] for t in predicted) else found
 
 
 def _apart(p: Array, o: Array) -> float:
-    return 1e30 if p.shape != o.shape else float(np.square(np.nan_to_num(o) - p.astype(np.float64)).sum()) / max(float(np.square(p, dtype=np.float64).sum()), 1e-30)
+    return float(np.square(np.nan_to_num(o) - p.astype(np.float64)).sum()) / max(float(np.square(p, dtype=np.float64).sum()), 1e-30)
 
 
 def _lines(predicted: Tensors, observed: Tensors, tail: bool) -> Tensors | None:
@@ -243,11 +246,22 @@ def _other_channels(predicted: Tensors, observed: Tensors) -> Tensors | None:
 
 
 def _fits() -> Iterator[OutputFault]:
-    yield OutputFault("everything is larger or smaller by one factor", Cause.SCALE, _factor, 1)
-    yield OutputFault("everything is shifted by one value", Cause.ZERO_POINT, _shift, 1)
-    yield OutputFault("another scale and another zero point", Cause.SCALE, _line, 2)
-    yield OutputFault("the scales of the channels are others", Cause.SCALE, _channel_factors, 3)
-    yield OutputFault("cut at the lowest and highest value that is seen", Cause.SATURATION, _cut, 2)
+    for name, cause, fit, freedom in (("everything is larger or smaller by one factor", Cause.SCALE, _factor, 1), ("everything is shifted by one value", Cause.ZERO_POINT, _shift, 1),
+                                      ("another scale and another zero point", Cause.SCALE, _line, 2), ("the scales of the channels are others", Cause.SCALE, _channel_factors, 3),
+                                      ("cut at the lowest and highest value that is seen", Cause.SATURATION, _cut, 2)):
+        # a line of slope 0, or a cut from both sides, makes a constant of anything
+        yield OutputFault(name, cause, lambda p, o, fit=fit: None if any(_constant(v) for v in o.values()) else fit(p, o), freedom)  # type: ignore[misc]
+
+
+def _constant(x: Array) -> bool:
+    return x.size > 1 and bool((x == x.flat[0]).all())
+
+
+def _one_value(predicted: Tensors, observed: Tensors) -> Tensors | None:
+    """The observed constants, where each tensor is one and not all of them are 0."""
+    if not all(_constant(v) for v in observed.values()) or not any(v.flat[0] for v in observed.values()) or all(_constant(v) for v in predicted.values()):
+        return None
+    return {t: np.asarray(v) for t, v in observed.items()}
 
 
 def _factor(predicted: Tensors, observed: Tensors) -> Tensors | None:

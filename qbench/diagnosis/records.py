@@ -51,13 +51,19 @@ class InputFault:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The other machine computes something else. apply   model -> changed copy; where   the kernel or tensor, "" everywhere"""
+    """The other machine computes something else.
+
+    apply     model -> changed copy; where   the kernel or tensor, "" everywhere
+    factor    a positive number that can be fitted, with what makes the same edit with another one; None: there is none
+    """
 
     name: str
     cause: Cause
     apply: Callable[[onnx.ModelProto], onnx.ModelProto]
     where: str = ""
     freedom: int = 0
+    factor: float = 1.0
+    tune: Callable[[float], Edit] | None = None
 
 
 @dataclass(frozen=True, slots=True)

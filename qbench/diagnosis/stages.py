@@ -7,19 +7,17 @@ from math import inf, isfinite
 
 import numpy as np
 
-from qbench.diagnosis.edits import range_to
-from qbench.diagnosis.examine import Examination, Part, chosen, ranked
+from qbench.diagnosis.examine import LOCAL_S, SURE, Examination, Part, chosen, ranked
 from qbench.diagnosis.gaps import gap, left
 from qbench.diagnosis.graph import Graph, Point, laid_open, part
 from qbench.diagnosis.input_faults import Normalisation, input_faults
+from qbench.diagnosis.places import range_to
 from qbench.diagnosis.records import Cause, LayerGap, Stage, Tensors, Trial
 from qbench.diagnosis.runs import Runner
 from qbench.protocols import Array, Progress, silent
 
 ENOUGH = 0.6
-"""Share of the gap that a hypothesis without fitted numbers must explain to be named: others of its kind may differ in detail."""
-SURE = 0.9
-"""The same for one with fitted numbers or two together, and for a rounding mode whose gap is no wider than arithmetic allows."""
+"""Share of the gap that a hypothesis without fitted numbers must explain to be named: others of its kind may differ in detail. With fitted numbers it is SURE."""
 FEWEST = 8
 """Differing values below which nothing is said within that."""
 BROKEN_DB = 12.0
@@ -30,11 +28,13 @@ SUSPECTS = 8
 
 
 def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: Runner, *, others: Mapping[str, Tensors] | None = None,
-            instead: Sequence[tuple[str, Tensors]] = (), known: Normalisation | None = None, notes: Sequence[str] = (), progress: Progress = silent) -> Stage:
+            instead: Sequence[tuple[str, Tensors]] = (), known: Normalisation | None = None, notes: Sequence[str] = (), progress: Progress = silent,
+            limit_s: float = LOCAL_S) -> Stage:
     """The machine that gave `observed` against `graph`, run by onnxruntime on `feeds`.
 
     observed   value of the graph -> [samples, ...], outputs and whatever else there is
     others     further correct ways to compute the same, by name; known   how the inputs were normalised
+    limit_s    seconds for the search for one wrong place, where the observed tensors do not show it
     """
     count = len(next(iter(observed.values())))
     feeds = {k: v[:count] for k, v in feeds.items()}
@@ -46,12 +46,12 @@ def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: 
     layers = tuple(_layer(t, p, clean[t], graph) for p in parts for t in p.observed)
     first = next((p for p in parts if p.open), None)
     if first is None:
-        return _within(name, parts, layers, notes)
+        return _magnified(name, parts, known, layers, notes, progress) or _within(name, parts, layers, notes)
     opened = [t for p in parts if p.open for t in p.observed]
     if set(first.observed) <= set(graph.outputs) and len(opened) > 1 and inner:
         first = _part(graph, feeds, observed, opened, runner, others)
     tensor = next(iter(first.observed))
-    examined = Examination(first, known, progress, instead if first.outside else ())
+    examined = Examination(first, known, progress, instead if first.outside else (), limit_s)
     odd = _not_finite(first)
     if odd:
         return Stage(name, Cause.NON_FINITE, (Cause.NON_FINITE,), odd, tensor, 0.99, _numbers(first, examined.samples) + _half_facts(first), (), layers,
@@ -72,6 +72,18 @@ def _part(graph: Graph, feeds: Tensors, observed: Tensors, wanted: Sequence[str]
 def _layer(t: str, p: Part, clean: Array, graph: Graph) -> LayerGap:
     step = graph.scale_of(t)
     return LayerGap(t, gap(p.clean[t], p.observed[t], step), gap(clean, p.observed[t], step), p.allowed[t], bool(p.open))
+
+
+def _magnified(name: str, parts: Sequence[Part], known: Normalisation | None, layers: tuple[LayerGap, ...], notes: Sequence[str], progress: Progress) -> Stage | None:
+    """A fault that hides behind what this network makes of single codes, and yet is explained without a fitted number; None without one."""
+    for p in parts:
+        if p.doubtful:
+            examined = Examination(p, known, progress)
+            best = examined.exact()
+            if best is not None:
+                rest = tuple(t for t in ranked(examined.trials) if t is not best)
+                return _verdict(name, p, next(iter(p.observed)), examined, (best, *rest), layers, notes)
+    return None
 
 
 def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
@@ -99,7 +111,7 @@ def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], note
 
 def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials: tuple[Trial, ...], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
     best = trials[0] if trials else None
-    notes = [*notes, *(f"not tried: {k}: {v}" for k, v in list(examined.failed.items())[:3])]
+    notes = [*notes, *filter(None, [examined.cut]), *(f"not tried: {k}: {v}" for k, v in list(examined.failed.items())[:3])]
     facts = [*_numbers(first, examined.samples)]
     if best is None or best.explained < (SURE if best.freedom else ENOUGH):
         near = f"; the nearest, {' and '.join(best.names)!r}, explains {best.explained:.0%}" if best else ""

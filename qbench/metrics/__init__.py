@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from qbench.errors import UnknownName
+from qbench.errors import unknown
 from qbench.metrics.base import RowMetric
 from qbench.metrics.classification import Auc, ThresholdAccuracy, Top1, TopK
 from qbench.metrics.fidelity import Cosine, Divergence, Fidelity, Sqnr
@@ -37,7 +37,7 @@ def make(spec: str) -> Metric:
         return build(spec, METRICS, "metric")
     if is_function_spec(spec):
         return UserMetric(spec, load_function(spec))
-    raise UnknownName(f"no metric {spec!r}; known: {', '.join(sorted(METRICS))}, or module:function of your own")
+    raise unknown("metric", spec, sorted(METRICS), ", or module:function of your own")
 
 
 def class_axis(metric: Metric) -> int | None:

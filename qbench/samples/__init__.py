@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qbench.data.arrays import take
-from qbench.errors import UnknownName
+from qbench.errors import unknown
 from qbench.samples.blazeface import face, face_dark
 from qbench.samples.record import Sample
 from qbench.samples.shipped import brain, fashion
@@ -32,7 +32,7 @@ def load_sample(name: str = DEFAULT, limit: int | None = None) -> Sample:
     Raises UnknownName, or InputError when the sample needs packages that are not installed.
     """
     if name not in _SAMPLES:
-        raise UnknownName(f"no sample {name!r}; known: {', '.join(_SAMPLES)}")
+        raise unknown("sample", name, _SAMPLES)
     sample = _SAMPLES[name]()
     if limit is None:
         return sample

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from qbench.errors import UnknownName
+from qbench.errors import unknown
 
 FOLDER = Path(__file__).parent
 
@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Toolchain:
     """Raises UnknownName that lists the known ones."""
     if name not in names():
-        raise UnknownName(f"no toolchain {name!r}; known: {', '.join(names())}")
+        raise unknown("toolchain", name, names())
     body = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     lists = {k: tuple(body[k]) for k in ("python", "imports", "does")} | {"steps": tuple(tuple(s) for s in body["steps"])}
     return Toolchain(**(body | lists | {"name": name}))

@@ -14,6 +14,7 @@ from qbench import qdq, targets
 from qbench.affine import Range
 from qbench.board import Request
 from qbench.corrections import rewritten
+from qbench.diagnosis.examine import LOCAL_S
 from qbench.diagnosis.graph import Graph, laid_open
 from qbench.diagnosis.input_faults import Normalisation
 from qbench.diagnosis.matching import match
@@ -54,6 +55,7 @@ class Wanted:
     model      None: the built-in `sample`; plan   a plan.json, a folder that holds one, or a Q/DQ .onnx; None: float is held against the board
     outputs    what the board left: a .npz or a folder of them; compiled   what the vendor's simulator gave: the same, or an export folder
     artefact   the file that the board runs; None: the Q/DQ model itself
+    search_s   seconds for the search for one wrong layer, where only outputs are known
     """
 
     model: Path | None = None
@@ -67,6 +69,7 @@ class Wanted:
     target: str = ""
     samples: int = 4
     inner: bool = True
+    search_s: float = LOCAL_S
     preprocess: str | None = None
     input_shapes: Shapes | None = None
     input_values: Values | None = None
@@ -109,12 +112,12 @@ def diagnose(wanted: Wanted, progress: Progress = silent) -> Diagnosis:
     if not files:
         left_out["compiled"] = "nothing of the vendor's simulator: give --compiled FILE.npz, or the folder of a `qbench export` that was compiled here"
     for path in files:
-        stages += _against(f"{before} -> compiled", path, read_dump(path), bench, others, instead, known, progress)
+        stages += _against(f"{before} -> compiled", path, read_dump(path), bench, others, instead, known, wanted.search_s, progress)
     dump, source = _board_dump(wanted, bench, notes)
     if dump is None:
         left_out["board"] = "nothing of a board: give --outputs FILE.npz or --board URL"
     else:
-        stages += _against(f"{'compiled' if files else before} -> board", source, dump, bench, others, instead, known, progress)
+        stages += _against(f"{'compiled' if files else before} -> board", source, dump, bench, others, instead, known, wanted.search_s, progress)
     if wanted.board and (stage := _latency(wanted, bench, notes)) is not None:
         stages.append(stage)
     if not stages:
@@ -293,14 +296,14 @@ def _compiled_files(wanted: Wanted) -> list[Path]:
 
 
 def _against(name: str, source: object, dump: Tensors, bench: _Bench, others: Mapping[str, Tensors], instead: Sequence[tuple[str, Tensors]], known: Normalisation | None,
-             progress: Progress) -> list[Stage]:
+             search_s: float, progress: Progress) -> list[Stage]:
     """The stages of one dump: the inputs it names, if any, and its tensors."""
     given = {k[3:]: v for k, v in dump.items() if k.startswith("in:")}
     rest = {k: v for k, v in dump.items() if not k.startswith("in:")}
     points = {p.stored: p for p in bench.graph.points}
     observed, notes = match(rest, bench.reference, bench.aliases, bench.graph.outputs, points, str(source))
     found = [compare_inputs(bench.feeds, given, known)] if given else []
-    found.append(compare(name, bench.graph, bench.feeds, observed, bench.runner, others=others, instead=instead, known=known, notes=notes, progress=progress))
+    found.append(compare(name, bench.graph, bench.feeds, observed, bench.runner, others=others, instead=instead, known=known, notes=notes, progress=progress, limit_s=search_s))
     return found
 
 

@@ -56,7 +56,7 @@ def export_plan(wanted: ExportOptions, progress: Progress = silent) -> dict[str,
         raise InputError(f"exporter {exporter.name!r} is not for {target.name}; there is {', '.join(for_target(target.name))}")
     plan = Plan.load(wanted.plan)
     toolkit = target.toolkit(wanted.toolkit or (plan.toolkit if plan.toolkit in target.toolkits else None))
-    _refuse_precisions(plan, target, toolkit)
+    _refuse_precisions(plan, target, toolkit, wanted.options)
     prepared, samples, drawn = _opened(wanted)
     written = qdq.write(prepared, plan)
     prepared = rewritten(prepared, plan)
@@ -65,10 +65,13 @@ def export_plan(wanted: ExportOptions, progress: Progress = silent) -> dict[str,
     return export(job, exporter, wanted.output, progress)
 
 
-def _refuse_precisions(plan: Plan, target: Target, toolkit: str) -> None:
-    """Raises PrecisionUnavailable for a precision that the target or its toolkit lacks (BUG case B24)."""
+def _refuse_precisions(plan: Plan, target: Target, toolkit: str, options: Mapping[str, str]) -> None:
+    """Raises PrecisionUnavailable for a precision that the target or its toolkit lacks (BUG case B24).
+
+    options   one like int16=fp16 says what stands in for a precision: the exporter takes it, or refuses the option
+    """
     for precision in dict.fromkeys(plan.precision.values()):
-        if str(precision) != "fp32":
+        if str(precision) != "fp32" and str(precision) not in options:
             target.support(precision, toolkit)
     if plan.target and plan.target != target.name:
         for name, scheme in plan.schemes.items():

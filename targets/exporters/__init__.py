@@ -38,6 +38,8 @@ _OURS = {
     "ascend": Listed("qbench.targets.exporters.ascend:AscendExporter", ("ascend310", "ascend310p")),
     "xdna": Listed("qbench.targets.exporters.xdna:XdnaExporter", ("xdna", "xdna2")),
     "cambricon": Listed("qbench.targets.exporters.cambricon:CambriconExporter", ("mlu220", "mlu270", "mlu370-s4", "mlu370-x4")),
+    "coreml": Listed("qbench.targets.exporters.coreml:CoremlExporter", ("ane-a17pro", "ane-a16", "ane-m1", "ane-m2")),
+    "mediatek": Listed("qbench.targets.exporters.mediatek:MediatekExporter", ("mediatek-apu",)),
 }
 
 

@@ -114,9 +114,9 @@ class QnnExporter:
 def _weights(model: ir.Model) -> Iterator[str]:
     """Keys of the stored constants that a layer multiplies with; those of an Add or Mul may have any type."""
     for node in model.graph:
-        if node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[0].const_value is not None:
-            if any(reader.op_type in WEIGHTED and index == 1 for reader, index in node.outputs[0].uses()):
-                yield f"weight:{str(node.inputs[0].name).removesuffix('_q')}"
+        codes = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+        if codes is not None and codes.const_value is not None and any(r.op_type in WEIGHTED and i == 1 for r, i in node.outputs[0].uses()):
+            yield f"weight:{str(codes.name).removesuffix('_q')}"
 
 
 def provider_options(target: Target) -> dict[str, str]:

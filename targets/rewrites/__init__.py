@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from qbench.errors import UnknownName
+from qbench.errors import unknown
 from qbench.rewriting import Rewrite
 from qbench.targets.rewrites import (  # noqa: F401  (each registers its own)
     arithmetic,
@@ -30,7 +30,7 @@ from qbench.targets.rewrites.registry import REWRITES
 def named(name: str) -> Rewrite:
     """Raises UnknownName that lists the rewrites."""
     if name not in REWRITES:
-        raise UnknownName(f"no rewrite {name!r}; known: {', '.join(sorted(REWRITES))}")
+        raise unknown("rewrite", name, sorted(REWRITES))
     return REWRITES[name]
 
 

@@ -16,7 +16,6 @@ from qbench.diagnosis.edits import (
     ROUNDINGS,
     after_products,
     before_codes,
-    range_edit,
     saturating,
     wrapped_codes,
     wrapping,
@@ -25,6 +24,7 @@ from qbench.diagnosis.gaps import gap, left
 from qbench.diagnosis.graph import Graph, laid_open, part
 from qbench.diagnosis.matching import match
 from qbench.diagnosis.output_faults import blocked, packed_rows, padded_rows, scrambles
+from qbench.diagnosis.places import range_edit
 from qbench.diagnosis.runs import Runner, stacked
 from qbench.errors import InputError
 

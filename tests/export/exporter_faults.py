@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from qbench.export import Difference, Job, differences
-from qbench.targets.exporters import ascend, ascend_model, cambricon, host_onnxruntime, host_openvino, xdna, xdna_model
+from qbench.targets.exporters import ascend, ascend_model, cambricon, coreml, coreml_file, host_onnxruntime, host_openvino, mediatek, tflite_file, xdna, xdna_model
+from qbench.targets.exporters.plain_graph import plain
 
 Spoiler = Callable[[Path], tuple[str, str]]
 """Changes the files of a folder; the name and the kind of difference that must be found."""
@@ -117,12 +119,54 @@ def cambricon_precision(folder: Path) -> tuple[str, str]:
     return "a", "precision"
 
 
+def coreml_scale(folder: Path) -> tuple[str, str]:
+    """The float16 scale of the quantize that makes a1's codes."""
+    program = coreml_file.read(folder / coreml.PACKAGE)
+    op = next(o for o in program.operations if o.kind == "quantize" and "a1_int8_q" in o.outputs)
+    path, at = folder / coreml.PACKAGE / coreml_file.MODEL, op.at["scale"]
+    content = bytearray(path.read_bytes())
+    content[at:at + 2] = struct.pack("<e", FACTOR * struct.unpack("<e", content[at:at + 2])[0])
+    path.write_bytes(content)
+    return "a1:int8", "scale"
+
+
+def coreml_precision(folder: Path) -> tuple[str, str]:
+    """The result of layer "b" is said to be float32."""
+    path = folder / coreml.PACKAGE / coreml_file.MODEL
+    content = bytearray(path.read_bytes())
+    named = re.search(rb"\x1a.\x0a\x02b1\x12", content, re.DOTALL)     # an operation's field 3, its output: field 1 the name, field 2 the type
+    assert named is not None
+    at = content.index(b"\x08\x0a", named.end())                     # TensorType: field 1, FLOAT16
+    content[at + 1] = 11
+    path.write_bytes(content)
+    return "b", "precision"
+
+
+def mediatek_scale(folder: Path) -> tuple[str, str]:
+    path = folder / mediatek.MODEL
+    at, content = tflite_file.read(path).tensors["a1_int8_q"].scale_at, bytearray(path.read_bytes())
+    content[at:at + 4] = struct.pack("<f", FACTOR * struct.unpack("<f", content[at:at + 4])[0])
+    path.write_bytes(content)
+    return "a1:int8", "scale"
+
+
+def mediatek_precision(folder: Path) -> tuple[str, str]:
+    """The result of layer "a" is said to be float32."""
+    path = folder / mediatek.MODEL
+    at, content = tflite_file.read(path).tensors["a1_int8_q"].type_at, bytearray(path.read_bytes())
+    content[at] = 0
+    path.write_bytes(content)
+    return "a", "precision"
+
+
 SPOILERS: Mapping[str, Mapping[str, Spoiler]] = {
     "onnxruntime": {"scale": onnxruntime_scale, "precision": onnxruntime_precision},
     "openvino": {"scale": openvino_scale, "precision": openvino_precision},
     "ascend": {"scale": ascend_scale, "precision": ascend_precision},
     "xdna": {"scale": xdna_scale, "precision": xdna_precision},
     "cambricon": {"scale": cambricon_scale, "precision": cambricon_precision},
+    "coreml": {"scale": coreml_scale, "precision": coreml_precision},
+    "mediatek": {"scale": mediatek_scale, "precision": mediatek_precision},
 }
 """A new exporter whose artefact is read back here needs a line."""
 
@@ -142,4 +186,10 @@ def differences_now(name: str, job: Job, folder: Path) -> tuple[Difference, ...]
         return differences(job.demanded, xdna.read_model(job, ir.load(folder / xdna.HANDED)), consent=xdna_model.adapted(job, xdna.wanted(job)).consent)
     if name == "cambricon":
         return differences(job.demanded, cambricon.read_folder(job, folder), scale_tolerance=cambricon.RECOMPUTED)
+    if name == "coreml":
+        read_back = coreml.read_package(job, folder / coreml.PACKAGE, coreml.without_int16(plain(job), job))
+        return differences(job.demanded, read_back, consent=coreml.half_scales(job))
+    if name == "mediatek":
+        held = mediatek.read_model(job, tflite_file.read(folder / mediatek.MODEL), plain(job))
+        return differences(job.demanded, held, consent=mediatek.in_float(job, held))
     raise KeyError(f"exporter {name!r} reads back without a line in exporter_faults.py")

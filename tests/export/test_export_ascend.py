@@ -121,9 +121,9 @@ def test_amct_finds_the_plans_codes_again(tmp_path: Path) -> None:
 
 def test_scales_per_channel_of_a_gemm_are_refused_and_merged_by_consent(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"weight:g of Gemm 'gemm' has 5 scales; AMCT: Gemm and MatMul take one scale .*--scale per-layer.*weights=per-tensor") as refused:
-        export(job_for("ascend310p", proto=head()), make("ascend"), tmp_path / "no")
+        export(job_for("ascend310p", proto=head(), schemes_of="mediatek-apu"), make("ascend"), tmp_path / "no")
     assert refused.value.exit_code == 2 and list(tmp_path.iterdir()) == []
-    job = job_for("ascend310p", proto=head(), options={"weights": "per-tensor"})
+    job = job_for("ascend310p", proto=head(), schemes_of="mediatek-apu", options={"weights": "per-tensor"})
     body = export(job, make("ascend"), tmp_path / "out")
     row = next(r for r in body["read_back"]["rows"] if r["name"] == "weight:g")
     assert "rounded again to the largest of 5" in row["consent"]
@@ -132,8 +132,12 @@ def test_scales_per_channel_of_a_gemm_are_refused_and_merged_by_consent(tmp_path
     assert body["simulations"][0]["sqnr_db"] > 25.0
 
 
-def test_one_scale_per_weight_needs_no_consent(tmp_path: Path) -> None:
-    body = export(job_for("ascend310p", proto=head(), granularity=Granularity.PER_LAYER), make("ascend"), tmp_path / "out")
+@pytest.mark.parametrize("granularity", [Granularity.PER_LAYER, Granularity.PER_CHANNEL])
+def test_the_targets_own_scheme_needs_no_consent(granularity: Granularity, tmp_path: Path) -> None:
+    """It says that Gemm and MatMul take one scale, whatever the others have."""
+    job = job_for("ascend310p", proto=head(), granularity=granularity)
+    assert len(job.demanded.tensors["weight:g"].scale) == 1
+    body = export(job, make("ascend"), tmp_path / "out")
     assert (body["simulations"][0]["lsb"], body["read_back"]["differences"]) == (0.0, [])
 
 

@@ -70,7 +70,7 @@ def test_options_and_groups_are_refused() -> None:
     made = hexagon_job()
     with pytest.raises(InputError, match=r"qnn: no option 'path'"):
         make("qnn").check(dataclasses.replace(made, options={"path": "a"}))
-    with pytest.raises(PlanError, match=r"per group.*--granularity per-channel"):
+    with pytest.raises(PlanError, match=r"per group.*--scale per-channel"):
         make("qnn").check(dataclasses.replace(made, plan=dataclasses.replace(made.plan, granularity=Granularity.PER_GROUP)))
 
 

@@ -92,7 +92,7 @@ def test_a_bias_that_is_changed_in_the_file_is_found(tmp_path: Path) -> None:
     """It is beside the plan, and announced: so it is compared too."""
     import exporter_faults
 
-    job = job_for("xdna")
+    job = job_for("xdna", schemes_of="mlu270", options={"scales": "power-of-two"})
     written(job, tmp_path / "out")
     exporter_faults._scaled(tmp_path / "out" / xdna.HANDED, "ba_q_scale")
     assert ("weight:ba", "scale") in {(d.name, d.what) for d in exporter_faults.differences_now("xdna", job, tmp_path / "out")}

@@ -50,7 +50,7 @@ def test_a_mixed_plan_arrives_layer_by_layer(tmp_path: Path, precision: dict[str
 def attention() -> onnx.ModelProto:
     """One head over 16 places of 32 features: three products with a bias, MatMul, Softmax, MatMul, a product with a bias, the residual Add."""
     rng = np.random.default_rng(11)
-    weights: dict[str, models.Array] = {"half": np.float32(32.0 ** -0.5)}
+    weights: dict[str, models.Array] = {"half": np.array(32.0 ** -0.5, np.float32)}
     nodes = []
     for name in ("q", "k", "v", "o"):
         weights |= {f"w{name}": rng.normal(0.0, 0.2, (32, 32)).astype(np.float32), f"b{name}": rng.normal(0.0, 0.1, 32).astype(np.float32)}

@@ -11,7 +11,7 @@ from qbench.search import Config, Costs, Space, make_strategy
 from qbench.search.budget import MaxDrop
 from qbench.search.optuna_driver import POPULATION
 from qbench.search.run import run
-from qbench.search.stages import PATIENCE
+from qbench.search.state import PATIENCE
 
 INT8, FP16 = Precision.INT8, Precision.FP16
 

@@ -148,21 +148,22 @@ def spaces(draw: st.DrawFn) -> Space:
     """Unit names of any length, also ones that are equal in their first 200 characters."""
     units = draw(st.lists(st.sampled_from(["a", "b/c", "ü", *("x" * 210 + c for c in "yz")]), min_size=1, max_size=5))
     allowed = tuple(draw(precisions) for _ in units)
-    return Space(tuple(units), allowed, ("minmax", "entropy"), ("per-layer", "per-channel"), ("1GHz",))
+    return Space(tuple(units), allowed, ("minmax", "entropy"), ("per-layer", "per-channel"), ("1GHz",), ("", "cle"))
 
 
 @st.composite
 def configs(draw: st.DrawFn) -> tuple[Space, Config]:
     space = draw(spaces())
     precision = tuple(draw(st.sampled_from(a)) for a in space.allowed)
-    return space, Config(precision, draw(st.sampled_from(space.calibrators)), draw(st.sampled_from(space.granularities)), "1GHz")
+    return space, Config(precision, draw(st.sampled_from(space.calibrators)), draw(st.sampled_from(space.granularities)), "1GHz",
+                         draw(st.sampled_from(space.corrections)))
 
 
 @given(both=configs())
 def test_a_config_as_parameters_and_back(both: tuple[Space, Config]) -> None:
     space, config = both
     found = params(space, config)
-    assert len(distributions(space)) == len(found) == len(space.units) + 3
+    assert len(distributions(space)) == len(found) == len(space.units) + 4
     assert all(distributions(space)[k]._contains(distributions(space)[k].to_internal_repr(v)) for k, v in found.items())
     assert config_of(space, found) == config
     assert space.holds(config)
@@ -183,7 +184,8 @@ def test_canonical_forgets_only_what_says_nothing(both: tuple[Space, Config]) ->
 @settings(max_examples=30)
 @given(space=spaces())
 def test_keys_tell_configs_apart_and_size_counts_them(space: Space) -> None:
-    every = [Config(p, c, g, o) for p in space.every() for c in space.calibrators for g in space.granularities for o in space.op_points]
+    every = [Config(p, c, g, o, k) for p in space.every() for c in space.calibrators for g in space.granularities for o in space.op_points
+             for k in space.corrections]
     assert len(every) == space.size
     assert all(space.holds(c) for c in every[:50])
     assert all(a.key != b.key for a, b in combinations(every[:50], 2))
