@@ -113,6 +113,11 @@ class OnnxEvaluator:
 
     # -- what the search asks
 
+    @property
+    def rows(self) -> Array:
+        """The metric's rows of the float model, one a sample."""
+        return self._rows
+
     def reference(self, samples: int | None = None) -> Accuracy:
         """The float model itself."""
         rows = self._rows[:samples]

@@ -17,6 +17,7 @@ from qbench.protocols import Progress, silent
 from qbench.report import text
 from qbench.result import SearchResult
 from qbench.target import Target
+from qbench.warning_codes import code_of
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -132,7 +133,7 @@ def warning_list(warnings: Sequence[str]) -> Group:
     """The warnings, one paragraph each; nothing when there are none."""
     from rich.console import Group
 
-    return Group(*(_plain("").append("warning: ", "bold yellow").append(text.plain(w)) for w in warnings))
+    return Group(*(_plain("").append(f"warning{f' {c}' if (c := code_of(w)) else ''}: ", "bold yellow").append(text.plain(w)) for w in warnings))
 
 
 def kernel_table(rows: Sequence[Mapping[str, Any]], width: int | None = None, relative_power: bool = True) -> Table:

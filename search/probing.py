@@ -18,6 +18,8 @@ PROBES = 12
 def probe_surprises(state: State) -> None:
     """Where a plan's real loss is not what the sum of its parts says, lowers neighbours together and teaches the prior."""
     assert state.prior is not None, "sensitivity comes before probing"
+    if state.book.problem.second_order is not None:
+        return                                                   # a pair can be compared with measured units only
     space = state.book.bench.space
     alone = {(s.unit, s.precision): s.accuracy for s in state.sensitivity}
     codes, loss, error = state.book.observations(state.main)

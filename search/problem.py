@@ -16,6 +16,7 @@ from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy, Price, Progress, silent
 from qbench.result import Candidate
 from qbench.search.budget import Budget, MaxDrop
+from qbench.search.second_order import Curvature
 from qbench.search.space import Space
 
 RULES = 4
@@ -50,6 +51,7 @@ class Problem:
     trials       distinct plans to evaluate on the whole set
     subset       samples of a quick look; None: chosen from the size of the set and of the network
     step         samples of one run of the evaluator: looks are whole runs, so that it can go on from there
+    second_order foresees the sensitivities from curvature; None: they are measured, unit by unit
     time_limit_s stop proposing after this long; where it strikes depends on the machine, so it costs reproducibility
     """
 
@@ -73,6 +75,7 @@ class Problem:
     subset: int | None = None
     step: int = 1
     corrected: Mapping[str, MakePlan] = field(default_factory=dict)
+    second_order: Curvature | None = None
     time_limit_s: float | None = None
     sample: bool = False
     target: str = ""
@@ -103,7 +106,7 @@ class Problem:
         """Content key: the same problem continues the same study. The number of trials does not count, so it can be raised."""
         body = [RULES, self.network.model_key, self.data_key, self.target, self.toolkit, self.limits, self.space.units,
                 self.space.allowed, self.calibrators, self.space.granularities, self.op_points, self.space.corrections, self.seed, self.strategy, self.subset,
-                self.goal, self.preset]
+                self.goal, self.preset, *(["second order"] if self.second_order else [])]
         return "qbench-" + hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 
 

@@ -28,6 +28,7 @@ from qbench.search.loss import LossModel
 from qbench.search.moves import around, ranked, repaired
 from qbench.search.pareto import front
 from qbench.search.probing import probe_surprises
+from qbench.search.second_order import Curvature, foreseen, prior
 from qbench.search.sensitivity import loss_model, measure, neighbours
 from qbench.search.space import Config, Costs, Strategy, Variant
 from qbench.search.state import State, sound
@@ -112,13 +113,28 @@ def _uniform(state: State, p: Precision, variant: Variant) -> None:
 
 
 def sensitivity(state: State) -> None:
-    """Fills `sensitivity`, `pairs` and `prior`, one measurement at a time."""
+    """Fills `sensitivity`, `pairs` and `prior`: from curvature where the problem has it, otherwise one measurement at a time."""
     space = state.book.bench.space
     state.pairs = neighbours(state.book.problem.network, space)
+    if state.book.problem.second_order is not None:
+        _foresee(state, state.book.problem.second_order)
+        return
     for found in measure(space, state.look_all, state.book.events.progress, _harmless(state), state.book.bench.together):
         state.sensitivity.append(found)
     state.prior = loss_model(space, state.names, state.sensitivity).with_pairs(state.pairs)
     probe_surprises(state)
+
+
+def _foresee(state: State, curvature: Curvature) -> None:
+    """The sensitivities as the curvature of the loss at the uniform plans foresees them, scaled to what these really lose."""
+    space, bench = state.book.bench.space, state.book.bench
+    integers = {p: e for n, e in state.uniform.items() if not (p := Precision(n)).is_float}
+    plain = state.main._replace(corrections=space.corrections[0])
+    plans = {p: bench.plan(Config.of(e.config.precision, plain, state.book.problem.op_points[0])) for p, e in integers.items()}
+    found = curvature(plans) if plans else []
+    bench.passes += curvature.passes
+    state.sensitivity = foreseen(space, found, {p: e.candidate.accuracy for p, e in integers.items()})
+    state.prior = prior(space, state.names, state.sensitivity).with_pairs(state.pairs)
 
 
 def _harmless(state: State) -> set[Precision]:

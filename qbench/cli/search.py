@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qbench.cli import options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
+
+if TYPE_CHECKING:
+    from qbench.workbench import SearchJob
+    from qbench.workbench.case import Case
+    from qbench.workbench.checking import Check
 
 
 def command(
@@ -27,11 +32,13 @@ def command(
     calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
     scale: Annotated[list[str] | None, typer.Option("--scale", help="Granularities to choose from: global, per-layer, per-channel; default: what suits the target. May be repeated.")] = None,
     correct: Annotated[list[str] | None, typer.Option("--correct", "-c", help="Corrections that plans may have beside the default ones: cle, bias, adaround:iterations=300. May be repeated.")] = None,
+    resolution: Annotated[list[str] | None, typer.Option("--resolution", help="Sizes of the picture to choose from, HEIGHTxWIDTH, the reference first: a search for each, for a model with open height and width. May be repeated.")] = None,
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 24,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
     strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
+    sensitivity: Annotated[str, typer.Option("--sensitivity", help="How the loss of single units is known before plans are tried: measured, or fisher (from gradients, in torch: a few passes in all).")] = "measured",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
@@ -43,6 +50,7 @@ def command(
     board: Annotated[list[str] | None, typer.Option("--board", help="Measure on these and decide by it: local://, ssh://user@host, adb://SERIAL, replay:FILE; several by comma or repeated.")] = None,
     track: Annotated[bool, typer.Option("--track/--no-track", help="Log every candidate to MLflow.")] = True,
     register: Annotated[str | None, typer.Option("--register", metavar="NAME", help="Make the chosen model the newest version of this registered model in MLflow; its alias is the target's name.")] = None,
+    check: Annotated[Path | None, typer.Option("--check", metavar="PLAN", help="Search nothing: does this plan.json, or result folder, still keep the limits? Exit code 1 when not. Limits by default those of its search.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best mixed-precision plan within a budget, prove it, write it.
@@ -56,22 +64,44 @@ def command(
     [bold]qbench search --preset door-lock --target rk3588[/bold]
         limits from what a product must do; the derivation is printed first
 
+    [bold]qbench search --check qbench-out/brain-rk3588[/bold]
+        a gate for continuous integration: the plan of that search, evaluated and priced anew
+
     The result folder holds plan.json, model.qdq.onnx, report.html and summary.json. Ctrl-C leaves a valid partial result;
     the same command again continues where it stopped. Exit code 1: no plan meets the budget, the nearest one is written.
     """
     from qbench import terminal
+    from qbench.report.resolution_terminal import resolution_table
     from qbench.tracking import tracking_text
     from qbench.workbench import SearchJob, open_case, run_search
+    from qbench.workbench.checking import check_plan
+    from qbench.workbench.resolutions import case_at, parse_size, search_resolutions
 
     screen = options.console()
-    case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
-                     input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
-    job = SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, max_class_drop=max_class_drop, preset=preset, power=power, toolkit=toolkit, precisions=tuple(precision or ()),
-                    calibrators=tuple(calibrator or ()), scales=tuple(scale or ()), corrections=tuple(correct or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy,
-                    policy=non_finite, out=output, track=track, register=register, storage=storage, executor=executor,
-                    boards=tuple(u for text in board or () for u in text.split(",")))
+    opening: dict[str, Any] = {"metric": metric, "preprocess": preprocess, "input_shapes": options.shapes(input_shape),
+                               "input_values": options.values(input_value), "limit": limit}
+
+    def job_of(case: Case) -> SearchJob:
+        return SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, max_class_drop=max_class_drop, preset=preset, power=power, toolkit=toolkit, precisions=tuple(precision or ()),
+                         calibrators=tuple(calibrator or ()), scales=tuple(scale or ()), corrections=tuple(correct or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy, sensitivity=sensitivity,
+                         policy=non_finite, out=output, track=track, register=register, storage=storage, executor=executor,
+                         boards=tuple(u for text in board or () for u in text.split(",")))
+
+    if resolution:
+        with terminal.progress(screen) as progress:
+            jobs = {size: job_of(case_at(size, model, data, eval_data, **opening)) for size in map(parse_size, resolution)}
+            found = search_resolutions(jobs, progress)
+        options.print_json(found.to_dict()) if as_json else options.out().print(resolution_table(found.to_dict(), next(iter(jobs.values())).case.metric.name))
+        raise typer.Exit(0 if found.chosen is not None else 1)
+    job = job_of(open_case(model, data, eval_data, sample=sample, **opening))
     with terminal.progress(screen) as progress:
-        result = run_search(job, progress)
+        if check is not None:
+            told = check_plan(job, check, progress)
+        else:
+            result = run_search(job, progress)
+    if check is not None:
+        options.print_json(told.to_dict()) if as_json else show_check(told)
+        raise typer.Exit(0 if told.passed else 1)
     if as_json:
         options.print_json(result.to_dict())
     else:
@@ -91,3 +121,17 @@ def command(
         raise typer.Exit(130)
     if not result.feasible:
         raise typer.Exit(1)
+
+
+def show_check(check: Check) -> None:
+    """The plan's figures today, beside those of its search, and each limit."""
+    from qbench import terminal
+
+    page, a, p = options.out(), check.accuracy, check.price
+    was = f"; its search said {check.before['accuracy']:.4g} and {check.before['latency_ms']:.3g} ms" if check.before else ""
+    page.print(f"{check.plan} on {check.target}: {a.metric} {a.value:.4g} [{a.low:.4g}, {a.high:.4g}], {p.latency_ms:.3g} ms [{p.latency_ms_low:.3g}, "
+               f"{p.latency_ms_high:.3g}] predicted{was}", soft_wrap=True, markup=False)
+    for k in check.limits:
+        page.print(f"{'kept' if k.kept else 'BROKEN'}  {k.limit}: {k.found}", soft_wrap=True, markup=False)
+    if check.warnings:
+        page.print(terminal.warning_list(check.warnings))

@@ -58,7 +58,8 @@ def checked(name: Annotated[str, typer.Argument(help="Name of the toolchain, see
 
 @app.command("install")
 def installed(name: Annotated[str, typer.Argument(help="Name of the toolchain, see `qbench toolchain list`.")],
-              python: Annotated[Path | None, typer.Option("--python", help="Interpreter to make the environment with; default: the running one.")] = None) -> None:
+              python: Annotated[Path | None, typer.Option("--python", help="Interpreter to make the environment with; default: the running one.")] = None,
+              as_json: JsonOption = False) -> None:
     """Make its environment in the user's cache from the package registry, with pins that were tried.
 
     [bold]qbench toolchain install rknn[/bold]
@@ -67,6 +68,9 @@ def installed(name: Annotated[str, typer.Argument(help="Name of the toolchain, s
 
     with terminal.progress(options.console()) as progress:
         status = toolchains.install(name, python, progress)
+    if as_json:
+        options.print_json(_body(status))
+        return
     options.out().print(f"{name}: {status.toolchain.package} {status.version}, Python {status.python}, {status.where}", soft_wrap=True, markup=False)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from qbench.cli import options
+from qbench.cli.options import JsonOption
 from qbench.errors import InputError
 
 
@@ -64,6 +65,7 @@ def _has_browser() -> bool:
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Result folder of a search.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: report.html in the folder.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the HTML report of a finished search again from its folder.
 
@@ -74,4 +76,7 @@ def report(
     if not (folder / "summary.json").is_file():
         raise InputError(f"{folder}: holds no summary.json; give the result folder of a `qbench search`")
     path = rewrite_report(folder, output)
+    if as_json:
+        options.print_json({"file": str(path)})
+        return
     options.out().print(str(path), soft_wrap=True, markup=False)

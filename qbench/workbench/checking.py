@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.errors import InputError, PlanError
 from qbench.evaluation import OnnxEvaluator
-from qbench.plan import Plan
+from qbench.plan import Plan, check_fits
 from qbench.protocols import Accuracy, Price, Progress, silent
 from qbench.result import result_from_dict
 from qbench.search.budget import Budget, MaxDrop, worst_class
 from qbench.search.choice import show
 from qbench.workbench.analyzing import plan_path
-from qbench.workbench.folder import read_summary
 from qbench.workbench.jobs import SearchJob
 from qbench.workbench.placing import placed
 from qbench.workbench.presetting import check_classes, derivation, given, target_of
@@ -68,9 +69,13 @@ def check_plan(job: SearchJob, stored: Path, progress: Progress = silent) -> Che
     """
     plan_file = plan_path(stored)
     plan, summary = Plan.load(plan_file), plan_file.parent / "summary.json"
-    before = result_from_dict(read_summary(plan_file.parent)) if summary.is_file() else None
+    before = result_from_dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.is_file() else None
     case = job.case
-    target = placed(target_of(job.target, job.power, job.toolkit), case.prepared, job.toolkit)
+    if plan.model_key.partition("+")[0] != case.network.model_key.partition("+")[0]:
+        check_fits(plan, case.network)
+    prepared = rewritten(case.prepared, plan)
+    check_fits(plan, prepared.network)
+    target = placed(target_of(job.target, job.power, job.toolkit), prepared, job.toolkit)
     toolkit = target.toolkit(job.toolkit)
     if plan.target and plan.target != target.name:
         raise PlanError(f"{plan_file} was made for {plan.target}, and the target here is {target.name}: give --target {plan.target}, or search again")
@@ -79,14 +84,14 @@ def check_plan(job: SearchJob, stored: Path, progress: Progress = silent) -> Che
     limits = derivation(job.preset, target, toolkit, case.network, case.metric, asked) if job.preset else asked
     if not (limits.budgets or limits.max_drop or limits.max_class_drop):
         raise InputError(f"{stored}: no limits to check: give --budget, --max-drop or --preset, or a result folder whose search had some")
-    pricer = CostTable.build(case.network, target, toolkit)
+    pricer = CostTable.build(prepared.network, target, toolkit)
     [price] = pricer.price(pricer.codes(plan)[None], job.op_points[0] if job.op_points else plan.op_point or target.operating_point(None).name)
-    evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
+    evaluator = OnnxEvaluator(prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
     check_classes(limits.max_class_drop, evaluator.reference())
     accuracy = evaluator.evaluate(plan)
     told = {"accuracy": before.chosen.accuracy.value, "latency_ms": before.chosen.price.latency_ms} if before and before.chosen else {}
-    found = (*_costs(limits.budgets, price), *_losses(limits.max_drop, limits.max_class_drop, accuracy))
-    return Check(str(plan_file), target.name, accuracy, price, found, (*case.warnings, *evaluator.warnings), told)
+    kept = (*_costs(limits.budgets, price), *_losses(limits.max_drop, limits.max_class_drop, accuracy))
+    return Check(str(plan_file), target.name, accuracy, price, kept, (*case.warnings, *evaluator.warnings), told)
 
 
 def _stored(texts: Sequence[str]) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qbench import calibrators, targets
 from qbench.cost import CostTable
+from qbench.errors import unknown
 from qbench.evaluation import OnnxEvaluator
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
@@ -31,11 +32,13 @@ from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
 from qbench.workbench.presetting import check_classes, derivation, given, target_of
 from qbench.workbench.quantizing import granularity_named
+from qbench.workbench.second_order import FisherCurvature
 from qbench.workbench.searching import corrected_makers, plan_maker, with_masks
 from qbench.workbench.stations import Station
 from qbench.workbench.tracked import about, front_models
 
 DEFAULT_CALIBRATORS = ("minmax", "percentile:p=99.99", "percentile:p=99.9", "mse", "kl")
+SENSITIVITIES = ("measured", "fisher")
 OUT = Path("qbench-out")
 ARTIFACTS = ("summary.json", "plan.json", "report.html")
 
@@ -60,6 +63,7 @@ class SearchJob:
     trials: int = 24
     seed: int = 0
     strategy: str = "nsga2"
+    sensitivity: str = "measured"
     policy: str = "stop"
     out: Path | None = None
     command: str = ""
@@ -112,7 +116,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
         problem = Problem(
             network, allowed, plans, case.data_key, specs, scales, points, limits.budgets, folder, limits.max_drop,
             max_class_drop=limits.max_class_drop, goal=derived.preset.goal if derived else Goal.ACCURACY, preset=derived.preset.key if derived else "",
-            seed=job.seed, trials=job.trials, strategy=job.strategy, step=evaluator.batch,
+            seed=job.seed, trials=job.trials, strategy=job.strategy, step=evaluator.batch, second_order=curvature_of(job, case, evaluator.batch, progress),
             corrected=corrected_makers(case, job.corrections, plans, allowed, target, toolkit, job.policy, progress), storage=job.storage or f"sqlite:///{(folder / 'study.db').resolve()}",
             sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
             provenance=provenance_of(target, toolkit, job, evaluator))
@@ -140,6 +144,13 @@ def pool_of(job: SearchJob, case: Case, evaluator: OnnxEvaluator) -> Iterator[Da
     executor = Executor.parse(job.executor)
     with connected(executor) as client:
         yield DaskPool(client, Station.of(case, evaluator, job.seed, job.policy, None if executor.address else executor.threads))
+
+
+def curvature_of(job: SearchJob, case: Case, batch: int, progress: Progress) -> FisherCurvature | None:
+    """What foresees sensitivities under `--sensitivity fisher`; None where they are measured. Raises UnknownName for any other word."""
+    if job.sensitivity not in SENSITIVITIES:
+        raise unknown("sensitivity", job.sensitivity, SENSITIVITIES)
+    return FisherCurvature(case, batch, job.folder, job.seed, progress=progress) if job.sensitivity == "fisher" else None
 
 
 def rig_of(job: SearchJob, case: Case, progress: Progress) -> Rig | None:

@@ -146,6 +146,10 @@ class _Way:
             sides.append(name)
         self.put("MatMul", *sides)
 
+    def _silu(self) -> None:
+        """coremltools itself joins x * sigmoid(x), whatever its pipeline."""
+        self.put("Mul", self.value("x"), self.put("Sigmoid", self.value("x"), output=f"{self.out[0]}_gate"))
+
     def _clip(self) -> None:
         self.put("Clip", self.value("x"), self.real("alpha"), self.real("beta"))
 

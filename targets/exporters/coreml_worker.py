@@ -197,8 +197,6 @@ class Emitter:
     def op_ConvTranspose(self):
         x, y = self.shape(self.node["inputs"][0]), self.shape(self.node["outputs"][0])
         spatial = len(x) - 2
-        if self.attribute("auto_pad", "NOTSET") != "NOTSET" or self.attribute("output_shape"):
-            self.refuse("auto_pad and output_shape have no rule: give pads")
         self.put(self.mb.conv_transpose, x=self.real(0), weight=self.real(1), **self.bias(), strides=self.attribute("strides", [1] * spatial),
                  dilations=self.attribute("dilations", [1] * spatial), groups=self.attribute("group", 1), output_shape=np.array(y, np.int32), **self.padding(spatial))
 
@@ -258,7 +256,7 @@ class Emitter:
 
     def op_Clip(self):
         limit = HALF_MAX if self.type == "fp16" else float(np.finfo(np.float32).max)
-        low, high = (None if (v := self.constant(i)) is None else float(v.reshape(())) for i in (1, 2))
+        low, high = (None if (v := self.constant(i)) is None else float(v.item()) for i in (1, 2))
         if (self.name(1) and low is None) or (self.name(2) and high is None):
             self.refuse("its limits are computed")
         self.put(self.mb.clip, x=self.real(0), alpha=self.number(-limit if low is None else max(low, -limit)),
@@ -353,7 +351,7 @@ class Emitter:
         rank, value = len(pads) // 2, self.constant(2)
         pairs = [int(pads[i + side * rank]) for i in range(rank) for side in (0, 1)]
         first = next((i for i in range(rank) if pairs[2 * i] or pairs[2 * i + 1]), rank - 1)
-        self.put(self.mb.pad, x=self.real(0), pad=pairs[2 * first:], mode={"edge": "replicate"}.get(mode, mode), constant_val=self.number(0.0 if value is None else float(value.reshape(()))))
+        self.put(self.mb.pad, x=self.real(0), pad=pairs[2 * first:], mode={"edge": "replicate"}.get(mode, mode), constant_val=self.number(0.0 if value is None else float(value.item())))
 
     def op_Gather(self):
         indices = self.constant(1)

@@ -27,6 +27,9 @@ FROM_SHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand",
 def refuse_operators(job: Job, known: frozenset[str], format_name: str) -> None:
     """Raises ModelError for the first node that a format's worker has no rule for, before anything is written."""
     layer = {n: k.name for k in job.prepared.network.kernels for n in k.nodes}
+    for name in job.prepared.network.inputs:
+        if (kind := job.prepared.network.tensors[name].dtype) != "float32":
+            raise ModelError(f"input {name!r} holds {kind}, and qbench writes {format_name} with float inputs only: cut what looks it up off the model, and feed its result")
     for node in plain(job).body["nodes"]:
         if node["op"] not in known:
             raise ModelError(f"operator {node['op']} (node {node['name']!r}, layer {layer.get(node['name'], node['name'])!r}): qbench cannot write it as {format_name}. "
@@ -106,7 +109,28 @@ def plain(job: Job) -> Plain:
                               "inputs": ["" if v is None else str(v.name) for v in inputs], "outputs": [str(v.name) for v in node.outputs],
                               "attributes": {k: _attribute(a) for k, a in node.attributes.items() if isinstance(a, ir.Attr)}})
     body["nodes"] = _needed(body)
+    for node in body["nodes"]:
+        if node["op"] == "ConvTranspose":
+            _with_pads(node, body["shapes"])
     return Plain(body, arrays)
+
+
+def _with_pads(node: dict[str, Any], shapes: Mapping[str, Any]) -> None:
+    """Pads of a transposed convolution that says them by auto_pad or output_shape.
+
+    Source: ONNX, ConvTranspose: total_padding, which SAME_UPPER halves downwards in front, all others upwards.
+    """
+    given = node["attributes"]
+    auto = given.pop("auto_pad", "NOTSET")
+    if auto not in ("SAME_UPPER", "SAME_LOWER") and "output_shape" not in given:
+        return
+    x, kernel, y = (shapes[name][2:] for name in (node["inputs"][0], node["inputs"][1], node["outputs"][0]))
+    ones, zeros = [1] * len(x), [0] * len(x)
+    stride, dilation, more = given.get("strides", ones), given.get("dilations", ones), given.get("output_padding", zeros)
+    total = [max((x[i] - 1) * stride[i] + more[i] + (kernel[i] - 1) * dilation[i] + 1 - y[i], 0) for i in range(len(x))]
+    front = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total]
+    given.pop("output_shape", None)
+    given["pads"] = [*front, *(t - f for t, f in zip(total, front, strict=True))]
 
 
 def _needed(body: Mapping[str, Any]) -> list[dict[str, Any]]:

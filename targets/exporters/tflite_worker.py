@@ -232,7 +232,7 @@ class Emitter:
         return not (index > 0 and node["op"] in ("Clip", "Slice", "Pad", "Gather", "Resize", "Split", *SHAPING, *REDUCE))
 
     def limits(self, node):
-        found = [float(self.arrays[self.body["constants"][n]].reshape(())) if n in self.body["constants"] else None for n in [*node["inputs"][1:], "", ""][:2]]
+        found = [float(self.arrays[self.body["constants"][n]].item()) if n in self.body["constants"] else None for n in [*node["inputs"][1:], "", ""][:2]]
         return None if node["op"] != "Clip" or None in found else tuple(found)
 
     def inside(self, clip, limits):
@@ -524,8 +524,8 @@ class Emitter:
     def op_ConvTranspose(self):
         shape, out, (_, _, *kernel) = self.shape(self.name(0)), self.shape(self.output()), self.shape_of_weight()
         strides, pads = self.attribute("strides", [1, 1]), self.attribute("pads", [0, 0, 0, 0])
-        if len(shape) != 4 or self.attribute("group", 1) != 1 or any(d != 1 for d in self.attribute("dilations", [1])) or self.attribute("auto_pad", "NOTSET") != "NOTSET":
-            self.refuse("groups, dilations, auto_pad and other than two spatial axes have no rule")
+        if len(shape) != 4 or self.attribute("group", 1) != 1 or any(d != 1 for d in self.attribute("dilations", [1])):
+            self.refuse("groups, dilations and other than two spatial axes have no rule")
         weight = self.weight(1, lambda w: w.transpose(1, 2, 3, 0), 0)
         x = self.x()
         bias, y = self.bias(self.name(2), out[1], x, weight), self.y()
@@ -611,7 +611,7 @@ class Emitter:
             else:
                 self.refuse("it has one limit, which lies inside the range of its codes")
             return
-        low, high = (None if self.constant(i) is None else float(self.constant(i)) for i in (1, 2))
+        low, high = (None if self.constant(i) is None else float(self.constant(i).item()) for i in (1, 2))
         x = self.x()
         for bound, builtin in ((low, "MAXIMUM"), (high, "MINIMUM")):
             if bound is not None:
@@ -755,7 +755,7 @@ class Emitter:
         if mode == "reflect":
             self.flat.op("MIRROR_PAD", [x, self.ints(pairs)], [y], "MirrorPad", mode=schema.MirrorPadMode.REFLECT)
         else:
-            self.padded(x, pairs, None if value is None or not float(value.reshape(())) else float(value.reshape(())), y)
+            self.padded(x, pairs, None if value is None or not float(value.item()) else float(value.item()), y)
 
     def op_Gather(self):
         indices = self.constant(1)

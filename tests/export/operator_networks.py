@@ -26,14 +26,15 @@ def _f(*values: float) -> models.Array:
 
 def windows() -> onnx.ModelProto:
     """Convolutions of all kinds and paddings, poolings, a transposed convolution whose ends are cut off."""
-    held = {"w1": _w(8, 4, 3, 3), "b1": _w(8), "w2": _w(8, 1, 3, 3), "b2": _w(8), "w3": _w(8, 4, 1, 1), "w4": _w(8, 8, 3, 3), "b4": _w(8), "w5": _w(8, 6, 3, 3), "b5": _w(6)}
+    held = {"w1": _w(8, 4, 3, 3), "b1": _w(8), "w2": _w(8, 1, 3, 3), "b2": _w(8), "w3": _w(8, 4, 1, 1), "w4": _w(8, 8, 3, 3), "b4": _w(8), "w5": _w(8, 6, 3, 3), "b5": _w(6), "w6": _w(6, 4, 3, 3)}
     nodes = [models.node("Conv", ["x", "w1", "b1"], ["c1"], "plain", pads=[1, 0, 2, 1], strides=[2, 1]), models.node("Clip", ["c1", "low", "high"], ["r1"], "relu6"),
              models.node("Conv", ["r1", "w2", "b2"], ["c2"], "depthwise", group=8, pads=[1, 1, 1, 1]),
              models.node("Conv", ["c2", "w3"], ["c3"], "grouped", group=2), models.node("MaxPool", ["c3"], ["p1"], "maximum", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
              models.node("Conv", ["p1", "w4", "b4"], ["c4"], "dilated", dilations=[2, 2], pads=[2, 2, 2, 2]),
              models.node("AveragePool", ["c4"], ["p2"], "average", kernel_shape=[2, 2], strides=[1, 1], auto_pad="SAME_UPPER"),
              models.node("ConvTranspose", ["p2", "w5", "b5"], ["t1"], "transposed", strides=[2, 2], pads=[1, 1, 0, 0]),
-             models.node("GlobalAveragePool", ["t1"], ["g"], "global"), models.node("Mul", ["t1", "g"], ["y"], "scaled")]
+             models.node("GlobalAveragePool", ["t1"], ["g"], "global"), models.node("Mul", ["t1", "g"], ["m"], "scaled"),
+             models.node("ConvTranspose", ["m", "w6"], ["y"], "doubled", strides=[2, 2], auto_pad="SAME_UPPER")]
     return models.model(nodes, {"x": [1, 4, 16, 12]}, {"y": None}, held | {"low": _f(0.0).reshape(()), "high": _f(6.0).reshape(())})
 
 
