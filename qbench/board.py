@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,10 @@ SPREAD = 1.25
 """90th percentile over the median from which a measurement counts as unsteady."""
 DRIFT = 1.05
 """Median of the last third over that of the first from which it counts as drifting."""
+FEW_READINGS = 10
+"""Power readings below which nothing is said about how sure their mean is."""
+INTERVAL = 1.96
+"""Standard errors of a 95 % interval."""
 CLOCK = 0.02
 """Share by which a clock may move between start and end."""
 HOTTER_C = 2.0
@@ -78,6 +82,8 @@ class Measurement:
     series           "temperature_c" or a domain of clocks_hz -> (second, value) during the timed runs
     power_w          mean over the timed runs, and where it was read; None: no meter
     idle_w           mean of the same meter while the board did nothing
+    power_readings   (second, watts) during the timed runs, thinned where they are many
+    ended_ago_s      seconds from the end of the timed runs until the answer was written
     """
 
     board: str
@@ -94,6 +100,8 @@ class Measurement:
     power_w: float | None = None
     idle_w: float | None = None
     power_source: str = ""
+    power_readings: tuple[tuple[float, float], ...] = ()
+    ended_ago_s: float = 0.0
     recorded: bool = False
     when: str = ""
 
@@ -114,9 +122,20 @@ class Measurement:
     @property
     def error_ms(self) -> float:
         """Standard error of the median, from the spread of batch medians: runs next to one another are alike."""
-        parts = np.array_split(np.asarray(self.samples_ms), min(8, max(2, len(self.samples_ms) // 5)))
-        medians = np.array([np.median(p) for p in parts if len(p)])
-        return float(medians.std(ddof=1) / np.sqrt(len(medians))) if len(medians) > 1 else 0.0
+        return _standard_error(self.samples_ms, np.median)
+
+    @property
+    def error_w(self) -> float | None:
+        """Standard error of the mean power, from batch means; None with fewer than FEW_READINGS. What the meter itself is wrong by is not in it."""
+        return _standard_error([w for _, w in self.power_readings], np.mean) if len(self.power_readings) >= FEW_READINGS else None
+
+    @property
+    def energy_mj_interval(self) -> tuple[float, float] | None:
+        """95 % interval of `energy_mj` from the spread of runs and readings; None where either is not known."""
+        if self.power_w is None or self.energy_mj is None or self.error_w is None:
+            return None
+        spread = INTERVAL * float(np.hypot(self.error_w * self.latency_ms, self.power_w * self.error_ms))
+        return self.energy_mj - spread, self.energy_mj + spread
 
     @property
     def unstable(self) -> tuple[str, ...]:
@@ -160,7 +179,7 @@ class Measurement:
         """As JSON, with the figures that are derived from the runs."""
         derived = {"latency_ms": self.latency_ms, "p10_ms": self.percentile(10), "p90_ms": self.percentile(90), "p99_ms": self.percentile(99),
                    "mean_ms": float(np.mean(self.samples_ms)), "error_ms": self.error_ms, "runs": len(self.samples_ms), "energy_mj": self.energy_mj,
-                   "unstable": list(self.unstable)}
+                   "energy_mj_interval": self.energy_mj_interval, "unstable": list(self.unstable)}
         return derived | asdict(self)
 
     def save(self, path: Path) -> None:
@@ -175,12 +194,31 @@ class Measurement:
             values["samples_ms"] = tuple(float(x) for x in values["samples_ms"])
             values["clocks_hz"] = {k: (float(a), float(b)) for k, (a, b) in values.get("clocks_hz", {}).items()}
             values["series"] = {k: tuple((float(s), float(v)) for s, v in rows) for k, rows in values.get("series", {}).items()}
+            values["power_readings"] = tuple((float(s), float(w)) for s, w in values.get("power_readings", ()))
             made = Measurement(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{where} is not a stored measurement ({error}); `qbench measure ... -o FILE` writes one") from error
         if not made.samples_ms or min(made.samples_ms) <= 0.0:
             raise InputError(f"{where} holds no timed run with a positive time")
         return made
+
+
+def _standard_error(values: Sequence[float], middle: Callable[[Array], Any]) -> float:
+    parts = np.array_split(np.asarray(values), min(8, max(2, len(values) // 5)))
+    middles = np.array([middle(p) for p in parts if len(p)])
+    return float(middles.std(ddof=1) / np.sqrt(len(middles))) if len(middles) > 1 else 0.0
+
+
+class PowerMeter(Protocol):
+    """An instrument in the board's supply, read by the machine that qbench runs on."""
+
+    def start(self) -> None:
+        """Begins to read; seconds count from here."""
+        ...
+
+    def stop(self) -> Sequence[tuple[float, float]]:
+        """Ends it; (seconds since start, watts) of every reading in order."""
+        ...
 
 
 class Board(Protocol):

@@ -20,6 +20,8 @@ def command(
     seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="Least time of the timed runs together.")] = 0.5,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime.")] = None,
     clock: Annotated[str, typer.Option("--clock", help="Hold the NPU there while measuring, e.g. 1000MHz, or npu:1000MHz for a devfreq device by name. Needs root on the board.")] = "",
+    power_meter: Annotated[str, typer.Option("--power-meter", help="External meter: module:function or file.py:function that makes an object with start() and stop() -> "
+                                             "[(seconds, watts)], or an installed one. On a board's URL, for a search too: ?meter=.")] = "",
     manifest: Annotated[Path | None, typer.Option("--manifest", help="manifest.json of an export: refuse a board whose runtime or driver is not what it needs.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,
@@ -46,7 +48,7 @@ def command(
 
     with terminal.progress(options.console()) as progress:
         found, notes = measure(model, board, data, request=Request(runs, warmup, seconds, threads, clock), preprocess=preprocess,
-                               input_shapes=options.shapes(input_shape), out=output, manifest=manifest, progress=progress)
+                               input_shapes=options.shapes(input_shape), out=output, manifest=manifest, power_meter=power_meter, progress=progress)
     if as_json:
         options.print_json(found.to_dict() | {"notes": list(notes)})
         return

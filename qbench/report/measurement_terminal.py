@@ -22,7 +22,9 @@ def measurement_rows(found: Measurement) -> list[tuple[str, str]]:
     rows += [(f"step {name}", f"{ms(value)} ms") for name, value in found.steps_ms.items()]
     if found.power_w is not None:
         idle = f", idle {ms(found.idle_w)} W" if found.idle_w is not None else ""
-        rows.append(("power", f"{ms(found.power_w)} W{idle} ({found.power_source}); {ms(found.energy_mj)} mJ an inference"))
+        ends = found.energy_mj_interval
+        sure = f" [{ms(ends[0])}, {ms(ends[1])}], {len(found.power_readings)} readings" if ends else ""
+        rows.append(("power", f"{ms(found.power_w)} W{idle} ({found.power_source}); {ms(found.energy_mj)} mJ an inference{sure}"))
     if found.temperature_c is not None:
         rows.append(("hottest", f"{found.temperature_c:.0f} C"))
     rows += [(f"clock {name}", f"{start / 1e6:.0f} MHz, {end / 1e6:.0f} MHz at the end") for name, (start, end) in found.clocks_hz.items()]

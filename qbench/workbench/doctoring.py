@@ -25,6 +25,8 @@ from qbench.workbench.measuring import versions
 PYTHON = ">=3.11"
 FREE_BYTES, TIGHT_BYTES = 500e6, 3e9
 """Below the first no model of size is written; below the second an install of the packages (2.3 GB) does not fit."""
+NPU_RUNTIMES = ("rknnlite", "acl")
+"""Runtimes of the agent that open an accelerator."""
 STEADY = ("performance", "userspace")
 RKNN_DRIVER = ">=0.8.0"
 """From which the driver offers on-chip memory (rknn-toolkit2 documents, 2023)."""
@@ -182,15 +184,32 @@ def board_findings(url: str, facts: Mapping[str, str], chip: Target | None, tool
     else:
         found.append(Finding(url, "runtime", State.OK, facts["runtime"]))
     found.append(_governor(url, facts))
-    for key, what, cure in (("device_nodes", "device node", "load the NPU's kernel module; add the user to the groups of the node (render, video)"),
-                            ("servers", "server", "start it on the board; only a connected PC needs it")):
-        shown = facts.get(key)
-        if shown is None:
-            found.append(Finding(url, what, State.UNKNOWN, "the board's agent does not show it"))
-        else:
-            bad = not shown or "no permission" in shown
-            found.append(Finding(url, what, (State.FAILED if what == "device node" else State.WARNING) if bad else State.OK, shown or "none", "", cure if bad else ""))
+    found += _hardware(url, facts)
     return found
+
+
+def _hardware(url: str, facts: Mapping[str, str]) -> Iterator[Finding]:
+    """Device nodes and servers; a runtime that computes on the CPU needs neither."""
+    runtime = facts.get("runtime", "").partition(" ")[0]
+    nodes, servers = facts.get("device_nodes"), facts.get("servers")
+    npu = runtime in NPU_RUNTIMES
+    needed = f"a node that this user may open, for {runtime}" if npu else ""
+    if nodes is None:
+        yield Finding(url, "device node", State.UNKNOWN, "the board's agent does not show it", needed)
+    elif not nodes:
+        cure = "load the NPU's kernel module (modprobe rknpu; npu-smi info on Ascend), or use the vendor's kernel" if npu else ""
+        yield Finding(url, "device node", State.FAILED if npu else State.OK, "none" if npu else "none; the runtime computes on the CPU", needed, cure)
+    else:
+        shut = all("no permission" in n for n in nodes.split(", "))
+        cure = "add the user to the group of the node (render or video; HwHiAiUser on Ascend), log in again" if shut else ""
+        yield Finding(url, "device node", (State.FAILED if npu else State.WARNING) if shut else State.OK, nodes, needed, cure)
+    if servers is None:
+        yield Finding(url, "server", State.UNKNOWN, "the board's agent does not show it")
+    elif "rknn_server" in servers or runtime != "rknnlite":
+        yield Finding(url, "server", State.OK, servers or "none; none is needed")
+    else:
+        yield Finding(url, "server", State.OK, servers or "no rknn_server", "",
+                      "only a connected computer (rknn-toolkit2 with target=) needs rknn_server; runs on the board itself do without")
 
 
 def _rknn(url: str, facts: Mapping[str, str], have: Mapping[str, str], chip: Target, toolkit: str) -> Iterator[Finding]:

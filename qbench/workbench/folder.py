@@ -26,6 +26,8 @@ from qbench.statistics import Statistics
 from qbench.workbench.case import Case
 from qbench.workbench.panels import panels
 
+APART = 0.001
+"""Accuracy, in the metric's own unit, by which emulated FP16 rounding may lower a plan before it is a warning."""
 SAME = 1e-9
 """The file must score what the search scored: it is the same model on the same machine."""
 
@@ -48,11 +50,22 @@ def finish(result: SearchResult, folder: Path, case: Case, pricer: CostTable, ev
     qdq.save(written.model, folder / "model.qdq.onnx")
     network = rewritten(case.prepared, plan).network
     result = replace(result, coverage=coverage(network, plan).to_dict(), verified=_verify(result, folder, case, plan, evaluator))
+    result = replace(result, warnings=(*result.warnings, *_half(result)))
     kernels = [asdict(row) for row in pricer.kernel_table(plan, plan.op_point)]
     specs = sorted({c.calibrator for c in result.candidates if c.calibrator and not is_auto(c.calibrator)})
     more = panels(network, plan, written, pricer, statistics, specs)
     _write_summary(result, folder, {"kernels": kernels, "plan_strip": plan_strip(result, case, plan, kernels), **more})
     return result
+
+
+def _half(result: SearchResult) -> list[str]:
+    """A warning where the FP16 layers, which candidates run in float, do not keep what was promised."""
+    assert result.chosen is not None
+    emulated, judged = result.verified.get("fp16_emulated"), result.chosen.accuracy.value
+    if emulated is None or emulated >= judged - APART:
+        return []
+    return [(f"with the FP16 rounding of its float layers emulated the chosen plan scores {emulated:.4g}, while candidates, whose FP16 layers run in float, "
+             f"were judged by {judged:.4g}: an FP16 layer overflows or loses small values. `qbench analyze` shows which; give it INT16, or rewrite the model")]
 
 
 def _verify(result: SearchResult, folder: Path, case: Case, plan: Plan, evaluator: OnnxEvaluator) -> dict[str, float]:

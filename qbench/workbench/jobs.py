@@ -32,8 +32,8 @@ from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
 from qbench.workbench.presetting import check_classes, derivation, given, target_of
 from qbench.workbench.quantizing import granularity_named
-from qbench.workbench.second_order import FisherCurvature
 from qbench.workbench.searching import corrected_makers, plan_maker, with_masks
+from qbench.workbench.second_order import FisherCurvature
 from qbench.workbench.stations import Station
 from qbench.workbench.tracked import about, front_models
 

@@ -16,6 +16,7 @@ from qbench.files import refuse_overwriting
 from qbench.graph import load_network
 from qbench.protocols import Array, Progress, silent
 from qbench.targets.boards import open_board
+from qbench.targets.boards.meter import metered
 from qbench.versions import check_versions
 from qbench.workbench.case import Shapes, Values, input_specs, open_data
 
@@ -26,19 +27,20 @@ TRIES = 3
 
 def measure(model: Path, board: str, data: str | None = None, *, request: Request | None = None, preprocess: str | None = None,
             input_shapes: Shapes | None = None, input_values: Values | None = None, out: Path | None = None, tries: int = TRIES,
-            manifest: Path | None = None, progress: Progress = silent) -> tuple[Measurement, tuple[str, ...]]:
+            manifest: Path | None = None, power_meter: str = "", progress: Progress = silent) -> tuple[Measurement, tuple[str, ...]]:
     """The measurement and remarks on it; written to `out` where one is named.
 
     data    samples to run on; without them values are drawn at random, which an ONNX model allows
     tries   measurements at most, until one is stable; the steadiest is kept
     manifest   of an export: the board is refused, before anything runs, when it lacks what the artefact needs
-    Raises InputError for a model that is not there, ToolError when the board fails or is refused.
+    power_meter   an external meter, see `qbench.targets.boards.meter`; "": the board's own, where it has one
+    Raises InputError for a model that is not there, ToolError when the board or the meter fails or is refused.
     """
     if not model.is_file():
         raise InputError(f"{model} does not exist")
     if out is not None:
         refuse_overwriting(out, model=model, data=data, manifest=manifest)
-    there = open_board(board)
+    there = metered(open_board(board), power_meter) if power_meter else open_board(board)
     if manifest is not None:
         refuse_versions(manifest, there)
     feeds, notes = samples(model, data, preprocess, input_shapes, input_values)

@@ -299,6 +299,31 @@ VERSIONS = (
 )
 
 
+# What a runtime opens: misc device or DRM render node of Rockchip, Ascend's, Cambricon's, Qualcomm's FastRPC, AMD's accelerator node.
+NODES = ("dev/rknpu*", "dev/dri/renderD*", "dev/davinci[0-9]*", "dev/davinci_manager", "dev/cambricon_dev*", "dev/adsprpc-smd", "dev/fastrpc-*", "dev/accel/accel*")
+SERVERS = ("rknn_server", "msnpureport", "slogd", "adbd")
+"""Processes that serve a connected computer, or whose absence says that a driver package is not whole."""
+
+
+def device_nodes(root: str) -> str:
+    """Accelerators' device nodes, each with whether this user may open it."""
+    found = []
+    for pattern in NODES:
+        for path in sorted(glob.glob(os.path.join(root, pattern))):
+            name = "/" + os.path.relpath(path, root).replace(os.sep, "/")
+            if "renderD" in name:
+                driver = os.path.basename(os.path.realpath(os.path.join(root, "sys/class/drm", os.path.basename(path), "device/driver")))
+                name += f" ({driver})" if driver not in ("", "driver") else ""
+            found.append(name + ("" if os.access(path, os.R_OK | os.W_OK) else ": no permission"))
+    return ", ".join(found)
+
+
+def servers(root: str) -> str:
+    """Those of SERVERS that run, by their names in /proc; versions where they print one are left to the user."""
+    running = {read(p) for p in glob.glob(os.path.join(root, "proc/[0-9]*/comm"))}
+    return ", ".join(s for s in SERVERS if s[:15] in running)
+
+
 def facts(runtime: str, root: str = "/") -> dict[str, str]:
     """Versions and machine as texts."""
     found = {"python": platform.python_version(), "system": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())}
@@ -318,18 +343,20 @@ def facts(runtime: str, root: str = "/") -> dict[str, str]:
         governors.add(os.path.basename(folder) + " " + read(os.path.join(folder, "governor")))
     if governors:
         found["governor"] = ", ".join(sorted(governors))
+    found["device_nodes"], found["servers"] = device_nodes(root), servers(root)
     if runtime:
         found["runtime"] = RUNTIMES[runtime].version()
     return found
 
 
 class Watch(threading.Thread):
-    """Reads power, temperature and clocks while others work. series: "temperature_c" or a clock's domain -> [second, value]."""
+    """Reads power, temperature and clocks while others work. series: "temperature_c" or a clock's domain -> [second, value]; power likewise, in watts."""
 
     def __init__(self, root: str, meter: Meter) -> None:
         threading.Thread.__init__(self, daemon=True)
         self.root, self.meter, self.stop_now = root, meter, threading.Event()
         self.watts: list[float] = []
+        self.power: list[list[float]] = []
         self.series: dict[str, list[list[float]]] = {}
         self.began = time.perf_counter()
 
@@ -339,6 +366,9 @@ class Watch(threading.Thread):
             watts = self.meter.watts()
             if watts is not None:
                 self.watts.append(watts)
+                self.power.append([time.perf_counter() - self.began, watts])
+                if len(self.power) > LONGEST:
+                    del self.power[1::2]
             if polls % SLOW == 0:
                 self.look()
             polls += 1
@@ -436,13 +466,14 @@ def timed(runtime: str, request: dict[str, Any]) -> dict[str, Any]:
     until = time.perf_counter() + request["seconds"]
     while len(times) < request["runs"] or time.perf_counter() < until:
         times.append(one(samples[len(times) % len(samples)])[0])
+    ended = time.perf_counter()
     after = clocks(root)
     watch.end()
     return {
         "runtime": RUNTIMES[runtime].version(), "facts": facts(runtime, root), "load_ms": load_ms, "first_run_ms": first_ms, "samples_ms": times,
         "steps_ms": {k: median(v) for k, v in steps.items()}, "temperature_c": watch.hottest, "series": watch.series,
         "clocks_hz": {k: [v, after.get(k, v)] for k, v in before.items()}, "power_w": mean(watch.watts), "idle_w": mean(idle.watts),
-        "power_source": meter.source, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "power_source": meter.source, "power_readings": watch.power, "ended": ended, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
@@ -489,6 +520,8 @@ def main(arguments: list[str]) -> int:
         if STOPPED.is_set():
             return 143
         answer = {"error": f"{type(error).__name__}: {error}"}
+    if "ended" in answer:
+        answer["ended_ago_s"] = time.perf_counter() - answer.pop("ended")
     with open(arguments[3] + ".part", "w", encoding="utf-8") as stream:
         json.dump(answer, stream)
     os.replace(arguments[3] + ".part", arguments[3])

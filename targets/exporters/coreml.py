@@ -20,19 +20,24 @@ from qbench.targets.exporters.coreml_half import with_half_scales
 from qbench.targets.exporters.plain_graph import ARRAYS, PROGRAM, Plain, plain, refuse_operators
 
 WORKER = Path(__file__).with_name("coreml_worker.py")
+RULES = "coreml_rules.py"
 PACKAGE, ON_MAC = "model.mlpackage", "on_mac.py"
 BUILD_S = 1800.0
 REFERENCE = "model.coreml.onnx"
 LEAST_SQNR_DB = 30.0
-OPERATORS = frozenset("""
-    QuantizeLinear DequantizeLinear Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Pow Relu Sigmoid Tanh Softplus Softsign Erf Exp Sqrt Abs Floor Ceil Sin
-    Cos Identity Round Neg Reciprocal Log Clip LeakyRelu Elu PRelu HardSigmoid HardSwish Gelu Softmax Cast MaxPool AveragePool GlobalAveragePool GlobalMaxPool
-    ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL2 Sum Concat Transpose Split Slice Pad Gather Expand DepthToSpace Resize Reshape Flatten Squeeze
-    Unsqueeze BatchNormalization InstanceNormalization LayerNormalization""".split())
+OPERATORS = frozenset((
+    "QuantizeLinear", "DequantizeLinear", "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Relu",
+    "Sigmoid", "Tanh", "Softplus", "Softsign", "Erf", "Exp", "Sqrt", "Abs", "Floor", "Ceil", "Sin", "Cos", "Identity", "Round", "Neg", "Reciprocal",
+    "Log", "Clip", "LeakyRelu", "Elu", "PRelu", "HardSigmoid", "HardSwish", "Gelu", "Softmax", "Cast", "MaxPool", "AveragePool", "GlobalAveragePool",
+    "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "Sum", "Concat", "Transpose", "Split", "Slice",
+    "Pad", "Gather", "Expand", "DepthToSpace", "Resize", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BatchNormalization", "InstanceNormalization",
+    "LayerNormalization"))
 """What the worker has a rule for."""
 AS_HALF = "Core ML has no 16-bit integers: FP16 by --option int16=fp16"
 HALVED = "rounded to float16: the scales of Core ML have the type of what they scale"
 WHY_NOT = "Core ML compiles and runs on macOS only: copy the folder there and run on_mac.py"
+NOT_COMPILED = ("no Core ML compiler has seen the package: the figures above are what its own files compute in onnxruntime, sums in float32; "
+                "the second is what float16 scales cost, as Core ML has no others")
 CONVENTIONS = {"activations": "int8, real = (q - zero_point) * scale, by MIL's quantize and dequantize (iOS 17); scales are rounded to float16",
                "weights": "int8 by constexpr_affine_dequantize, a float16 scale per output channel; biases float16",
                "float": "FP16; FP32 where the plan says so, with casts around it", "ends": "inputs and outputs are float32",
@@ -141,8 +146,7 @@ class CoremlExporter:
         proof, cost = _computed(job, made, folder)
         parts = sorted(p.relative_to(folder).as_posix() for p in (folder / PACKAGE).rglob("*") if p.is_file())
         told |= {p: "Core ML package" for p in parts}
-        remarks = ["no Core ML compiler has seen the package: the figures above are what its own files compute in onnxruntime, sums in float32; "
-                   "the second is what float16 scales cost, as Core ML has no others",
+        remarks = [NOT_COMPILED,
                    *([AS_HALF] if Precision.INT16 in job.plan.precision.values() else [])]
         return Produced(False, told, read_package(job, folder / PACKAGE, made), WHY_NOT, reference=REFERENCE, versions={"toolchain": f"coremltools {version}"},
                         requires={"ios": ">=17.0"}, conventions=CONVENTIONS, consent=consent, simulations=(proof, cost),
@@ -177,6 +181,7 @@ def _packaged(job: Job, made: Plain, folder: Path) -> str:
     work = folder / "work"
     work.mkdir()
     made.save(work)
+    shutil.copyfile(WORKER.with_name(RULES), work / RULES)
     answer = toolchains.call(toolchains.need("coreml"), WORKER, {"program": PROGRAM, "arrays": ARRAYS, "package": PACKAGE}, folder=work, seconds=BUILD_S,
                              what=f"coremltools writing {job.prepared.network.name}")
     (work / PACKAGE).replace(folder / PACKAGE)
@@ -230,8 +235,8 @@ def read_package(job: Job, package: Path, made: Plain) -> Contents:
             layers[kernel.name] = found
             if found.precision is Precision.FP16 and job.demanded.layers[kernel.name].precision is Precision.INT16:
                 silent[kernel.name] = AS_HALF
-    for key, tensor in job.demanded.tensors.items():
-        if tensor.bits == 16:
+    for key, held in job.demanded.tensors.items():
+        if held.bits == 16:
             silent[key] = AS_HALF
     return Contents(layers, tensors, f"{PACKAGE}: model.mlmodel and weight.bin", silent)
 

@@ -130,7 +130,8 @@ class _Way:
         window, x, y, kernel = self._window(), self.shape("x")[2:], self.shapes[self.out[0]][2:], self.shape("weight")[2:]
         count = len(x)
         ends = [(x[i] - 1) * window["strides"][i] + window["dilations"][i] * (kernel[i] - 1) + 1 - window["pads"][i] - window["pads"][i + count] for i in range(count)]
-        self.put("ConvTranspose", self.value("x"), self.value("weight"), *bias, group=int(self.number("groups")), output_padding=[y[i] - ends[i] for i in range(count)], **window)
+        self.put("ConvTranspose", self.value("x"), self.value("weight"), *bias, group=int(self.number("groups")),
+                 output_padding=[y[i] - ends[i] for i in range(count)], **window)
 
     def _linear(self) -> None:
         bias = [self.value("bias")] if "bias" in self.op.inputs else []

@@ -20,20 +20,24 @@ from qbench.targets.exporters import tflite_file
 from qbench.targets.exporters.plain_graph import ARRAYS, PROGRAM, Plain, plain, refuse_operators
 
 WORKER = Path(__file__).with_name("tflite_worker.py")
+PARTS = ("tflite_flat.py", "tflite_operands.py", "tflite_rules.py")
 MODEL, SCRIPT = "model.tflite", "compile.sh"
 RUN_S = 1800.0
 LEAST_SQNR_DB = 10.0
 ARCH = "mdla3.0"
-OPERATORS = frozenset("""
-    QuantizeLinear DequantizeLinear Conv ConvTranspose Gemm MatMul Add Sub Mul Div Max Min Pow Relu Clip LeakyRelu PRelu Elu Sigmoid Tanh HardSwish HardSigmoid Gelu
-    Exp Sqrt Abs Floor Ceil Sin Cos Neg Log Round Identity Softmax MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin
-    ReduceProd Reciprocal Sum Concat Transpose Split Slice Pad Gather DepthToSpace Resize Reshape Flatten Squeeze Unsqueeze LayerNormalization""".split())
+OPERATORS = frozenset((
+    "QuantizeLinear", "DequantizeLinear", "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Relu", "Clip",
+    "LeakyRelu", "PRelu", "Elu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Gelu", "Exp", "Sqrt", "Abs", "Floor", "Ceil", "Sin", "Cos", "Neg",
+    "Log", "Round", "Identity", "Softmax", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax",
+    "ReduceMin", "ReduceProd", "Reciprocal", "Sum", "Concat", "Transpose", "Split", "Slice", "Pad", "Gather", "DepthToSpace", "Resize", "Reshape",
+    "Flatten", "Squeeze", "Unsqueeze", "LayerNormalization", "BatchNormalization"))
 """What the worker has a rule for."""
 NO_KERNEL = "LiteRT has no integer kernel for this form: it runs in float between its pairs"
 FLOAT_CONSTANT = "its layer runs in float"
 WHY_NOT = "ncc-tflite is in MediaTek's NeuroPilot SDK, which is in no registry: run compile.sh on a machine that has it"
 CONVENTIONS = {"activations": "int8, real = (q - zero_point) * scale; int16 with zero point 0", "weights": "int8, -127 to 127, a scale per output channel",
-               "bias": "int32 (int64 beside int16), scale of input times scale of weight", "layout": "four axes lie as N, H, W, C, also of inputs and outputs, which are float32",
+               "bias": "int32 (int64 beside int16), scale of input times scale of weight",
+               "layout": "four axes lie as N, H, W, C, also of inputs and outputs, which are float32",
                "fixed outputs": "Softmax and Sigmoid 1/256, -128 (int16: 1/32768, 0), Tanh 1/128, 0, as LiteRT's kernels insist",
                "float": "float32 in the file; FP16 on the chip by --relax-fp32"}
 
@@ -114,6 +118,8 @@ def _written(job: Job, made: Plain, folder: Path) -> tuple[str, list[dict[str, A
     work = folder / "work"
     work.mkdir()
     made.save(work)
+    for part in PARTS:
+        shutil.copyfile(WORKER.with_name(part), work / part)
     arrays: dict[str, Any] = {f"{i}:{k}": v for i, s in enumerate(job.samples) for k, v in s.items()}
     np.savez(work / "samples.npz", **arrays)
     request = {"program": PROGRAM, "arrays": ARRAYS, "model": MODEL, "samples": "samples.npz", "count": len(job.samples), "answers": "outputs.npz"}

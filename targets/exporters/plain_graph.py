@@ -18,8 +18,8 @@ from qbench.export import Job
 
 Array = NDArray[Any]
 PROGRAM, ARRAYS = "program.json", "arrays.npz"
-KEEPING = frozenset({"QuantizeLinear", "DequantizeLinear", "Clip", "Cast", "Identity", "Relu"})
-"""Nodes that the Q/DQ writer adds beside those of the network; all keep the shape of what they read."""
+KEEPING = frozenset({"QuantizeLinear", "DequantizeLinear", "Clip", "Cast", "Identity", "Relu", "Softmax", "Sigmoid", "Tanh"})
+"""They keep the shape of what they read: what the Q/DQ writer adds, and last layers whose result it renames."""
 FROM_SHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Resize"})
 """What they make follows from the static shape of their result: their further inputs are left out."""
 

@@ -63,7 +63,8 @@ def read(path: Path) -> Model:
         codes = [max(c.number(0, "b"), c.number(3, "i")) for c in model.tables(1)]
         graph = next(model.tables(2))
         tensors = [_tensor(t) for t in graph.tables(0)]
-        operators = tuple(Operator(codes[o.number(0, "I")], *(tuple(tensors[i].name for i in o.numbers(slot, "i") if i >= 0) for slot in (1, 2))) for o in graph.tables(3))
+        operators = tuple(Operator(codes[o.number(0, "I")], *(tuple(tensors[i].name for i in map(int, o.numbers(slot, "i")) if i >= 0) for slot in (1, 2)))
+                          for o in graph.tables(3))
     except (struct.error, IndexError, StopIteration) as error:
         raise ToolError(f"{path} is damaged: {error}") from None
     return Model({t.name: t for t in tensors}, operators)

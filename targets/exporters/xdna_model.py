@@ -121,7 +121,7 @@ def wide_biases(model: ir.Model) -> dict[str, StoredTensor]:
     """Key -> scale of every int32 bias with a single one."""
     found = {}
     for node in model.graph:
-        if node.op_type == "DequantizeLinear" and bias_reader(node) is not None and (codes := _array(node.inputs[0])).dtype == np.int32:
+        if node.op_type == "DequantizeLinear" and bias_reader(node) is not None and _array(node.inputs[0]).dtype == np.int32:
             scale = _array(node.inputs[1])
             if scale.size == 1:
                 found[f"weight:{str(node.inputs[0].name).removesuffix('_q')}"] = StoredTensor("int32", (float(scale.reshape(())),), (0,))  # type: ignore[union-attr]

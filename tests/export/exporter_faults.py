@@ -14,7 +14,19 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from qbench.export import Difference, Job, differences
-from qbench.targets.exporters import ascend, ascend_model, cambricon, coreml, coreml_file, host_onnxruntime, host_openvino, mediatek, tflite_file, xdna, xdna_model
+from qbench.targets.exporters import (
+    ascend,
+    ascend_model,
+    cambricon,
+    coreml,
+    coreml_file,
+    host_onnxruntime,
+    host_openvino,
+    mediatek,
+    tflite_file,
+    xdna,
+    xdna_model,
+)
 from qbench.targets.exporters.plain_graph import plain
 
 Spoiler = Callable[[Path], tuple[str, str]]

@@ -104,7 +104,7 @@ def test_padding_that_is_not_counted_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_tflite_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tflite").write_bytes(b"nothing of it")
-    with pytest.raises(ToolError, match="is no .tflite file"):
+    with pytest.raises(ToolError, match=r"is no \.tflite file"):
         tflite_file.read(tmp_path / "x.tflite")
     (tmp_path / "x.tflite").write_bytes(b"\xff\xff\x00\x00TFL3")
     with pytest.raises(ToolError, match="is damaged"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import models
 import numpy as np
@@ -41,7 +42,7 @@ def test_every_value_has_its_shape_and_every_weight_its_codes() -> None:
 
 def test_what_only_computes_sizes_is_left_out() -> None:
     """The batch is open in the model: Shape, Gather and Concat make the target of the Reshape."""
-    held = {"zero": np.asarray(0, np.int64), "axis": np.asarray([0], np.int64), "rest": np.asarray([48], np.int64), "w": np.ones((48, 2), np.float32)}
+    held: dict[str, Any] = {"zero": np.asarray(0, np.int64), "axis": np.asarray([0], np.int64), "rest": np.asarray([48], np.int64), "w": np.ones((48, 2), np.float32)}
     nodes = [models.node("Shape", ["x"], ["s"], "shape"), models.node("Gather", ["s", "zero"], ["n"], "batch"), models.node("Unsqueeze", ["n", "axis"], ["n1"], "list"),
              models.node("Concat", ["n1", "rest"], ["t"], "sizes", axis=0), models.node("Reshape", ["x", "t"], ["f"], "flatten"), models.node("MatMul", ["f", "w"], ["y"], "product")]
     job = job_for("mediatek-apu", proto=models.model(nodes, {"x": ["N", 3, 4, 4]}, {"y": ["N", 2]}, held))
