@@ -89,7 +89,7 @@ def check_plan(job: SearchJob, stored: Path, progress: Progress = silent) -> Che
     evaluator = OnnxEvaluator(prepared, case.evaluation, case.metric, seed=job.seed, policy=job.policy, progress=progress)
     check_classes(limits.max_class_drop, evaluator.reference())
     accuracy = evaluator.evaluate(plan)
-    told = {"accuracy": before.chosen.accuracy.value, "latency_ms": before.chosen.price.latency_ms} if before and before.chosen else {}
+    told = {"accuracy": before.chosen.accuracy.value, "latency_ms": before.chosen.price.latency_ms} if before and before.chosen and before.chosen.accuracy.metric == accuracy.metric else {}
     kept = (*_costs(limits.budgets, price), *_losses(limits.max_drop, limits.max_class_drop, accuracy))
     return Check(str(plan_file), target.name, accuracy, price, kept, (*case.warnings, *evaluator.warnings), told)
 
