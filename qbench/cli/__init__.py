@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from qbench.errors import QbenchError
 
-
 PAGE = "docs/troubleshooting.md"
 """Where each code of an error has a section."""
 ANYWHERE = ("--verbose", "--quiet")

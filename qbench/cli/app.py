@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -53,10 +54,10 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the versions that matter and stop."),
-    verbose: bool = typer.Option(False, "--verbose", help="Say more: which defaults hold, what libraries log, and where an error came from."),
-    quiet: bool = typer.Option(False, "--quiet", help="Neither progress nor remarks; results and errors stay."),
-    config: Path | None = typer.Option(None, "--config", metavar="FILE", help="Settings to use instead of ./qbench.toml."),
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the versions that matter and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say more: which defaults hold, what libraries log, and where an error came from.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Neither progress nor remarks; results and errors stay.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings to use instead of ./qbench.toml.")] = None,
 ) -> None:
     """Options of all commands; --verbose and --quiet may stand anywhere."""
     options.SPEECH.verbose, options.SPEECH.quiet = verbose, quiet

@@ -25,6 +25,7 @@ def command(
     scale: Annotated[float | None, typer.Option("--scale", help="That --input was quantized with.")] = None,
     zero_point: Annotated[int | None, typer.Option("--zero-point", help="That --input was quantized with.")] = None,
     normalised: Annotated[bool | None, typer.Option("--normalised/--raw", help="Whether mean and std are already applied to --input.")] = None,
+    frame: Annotated[str, typer.Option("--frame", help="Price the way of a camera frame of WIDTHxHEIGHT to the input: timed here, estimated for the target; with --preprocess.")] = "",
     code: Annotated[bool, typer.Option("--code", help="Print a Python function that prepares the input, with checks, and nothing else.")] = False,
     input_shape: ShapesOption = None,
     input_value: ValuesOption = None,
@@ -39,13 +40,16 @@ def command(
     [bold]qbench contract net.onnx -t rk3588 --preprocess size=224x224,mean=0.5,std=0.5 --code > prepare.py[/bold]
 
     [bold]qbench contract net.onnx --stats stats.npz --input x.npy[/bold]   names swapped channels, missing or double normalisation
+
+    [bold]qbench contract net.onnx --preprocess size=224x224 --frame 1920x1080[/bold]   what decoding, resizing, normalising and copying cost, and what saves it
     """
     from qbench.contract import Said
     from qbench.report.contract_terminal import contract_page
+    from qbench.report.datapath_terminal import datapath_page
     from qbench.workbench.contracting import Handing, check_inputs
 
     found = check_inputs(model, target, file or [], handing=Handing(handover, zero_copy, preprocess, width_align, plan),
-                         said=Said(None, channel_order, scale, zero_point, normalised), stats=stats,
+                         said=Said(None, channel_order, scale, zero_point, normalised), stats=stats, frame=frame,
                          input_shapes=options.shapes(input_shape), input_values=options.values(input_value))
     if code:
         options.out().print(found.code, end="", soft_wrap=True, markup=False)
@@ -53,7 +57,7 @@ def command(
         options.print_json(found.to_dict() | {"code": found.code})
     else:
         page = options.out()
-        for part in contract_page(found):
+        for part in (*contract_page(found), *datapath_page(found.ways, target)):
             page.print(part)
     if not found.kept:
         raise typer.Exit(1)

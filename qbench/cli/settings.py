@@ -45,7 +45,7 @@ class Configured(TyperCommand):
         used = {k: v for k, v in settings.items() if k in takes and k not in left_out and k not in given}
         if used:
             options.remark(f"defaults from {path or 'the environment'}: {', '.join(f'{k}={v}' for k, v in used.items())}")
-        return {k: (v,) if takes[k].nargs != 1 or getattr(takes[k], "multiple", False) and isinstance(v, str) else v for k, v in used.items()}
+        return {k: (v,) if getattr(takes[k], "multiple", False) and isinstance(v, str) else v for k, v in used.items()}
 
 
 def init(

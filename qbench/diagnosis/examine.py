@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from time import monotonic
@@ -20,7 +20,7 @@ from qbench.diagnosis.runs import Runner
 from qbench.errors import ModelError
 from qbench.protocols import Array, Progress, silent
 
-REFINED = 5
+REFINED = 10
 """Places whose range or scale is searched for: a coarse factor alone may favour a neighbour."""
 LOCAL_S = 120.0
 """Seconds after which no further place is tried: a network of a hundred layers has thousands of them, and outputs alone cannot say which."""
@@ -73,21 +73,23 @@ class Part:
         if self.graph.points and not integer_kernels_saturate():
             made = self.runner.run(self.graph.model, self.feeds, simulate=False)
             self.other["with onnxruntime's integer kernels"] = {t: made[t] for t in self.observed}
-        self.usual = {t: self._may_be(t) for t in self.observed}
+        self.usual = {t: max(self._least(t), SPREADS * self._spread(t, self.other), 1e-12) for t in self.observed}
+        off: dict[str, dict[str, Array]] = {}
         if len(self.graph.points) > 1:
             for pitch in PITCHES:
-                edit = wobbled(self.graph, pitch)
-                made = self.runner.run(edit.apply(self.graph.model), self.feeds)
-                self.other[f"{edit.name}, {pitch:g}"] = {t: made[t] for t in self.observed}
-        self.allowed = {t: self._may_be(t) for t in self.observed}
+                made = self.runner.run(wobbled(self.graph, pitch).apply(self.graph.model), self.feeds)
+                off[f"a little off before rounding, {pitch:g}"] = {t: made[t] for t in self.observed}
+        self.allowed = {t: max(self.usual[t], self._spread(t, off)) for t in self.observed}
+        self.other |= off
         return self
 
-    def _may_be(self, t: str) -> float:
-        """Root mean square error that the correct ways so far speak for."""
+    def _least(self, t: str) -> float:
         step = self.graph.scale_of(t)
-        spread = max((gap(a, b).rms_error for way in self.other.values() for a, b in zip(self.clean[t], way[t], strict=True)), default=0.0)
-        least = STEPS * step if step is not None else FLOAT * sqrt(float(np.mean(np.square(np.nan_to_num(self.clean[t]), dtype=np.float64))))
-        return max(least, SPREADS * spread, 1e-12)
+        return STEPS * step if step is not None else FLOAT * sqrt(float(np.mean(np.square(np.nan_to_num(self.clean[t]), dtype=np.float64))))
+
+    def _spread(self, t: str, ways: Mapping[str, Mapping[str, Array]]) -> float:
+        """Root mean square distance of the furthest of these ways, in the sample where it is furthest."""
+        return max((gap(a, b).rms_error for way in ways.values() for a, b in zip(self.clean[t], way[t], strict=True)), default=0.0)
 
     @property
     def open(self) -> list[int]:
@@ -125,10 +127,7 @@ class Examination:
         """Family after family, until one hypothesis without fitted numbers explains all; best first."""
         output = output_faults(self.points)
         self._outputs(output)
-        for name, made in self.instead:
-            if set(self.part.observed) <= set(made):
-                count = len(next(iter(self.part.observed.values())))
-                self._add([OutputFault(name, Cause.PRECISION, lambda p, o: None)], {t: made[t][:count] for t in self.part.observed})
+        self._instead()
         for family in (self._inputs, self._everywhere, self._fitted_input, self._local):
             if self._certain(freedom=0 if family in (self._inputs, self._everywhere) else 2):
                 break
@@ -140,6 +139,7 @@ class Examination:
     def exact(self) -> Trial | None:
         """A hypothesis without fitted numbers that explains SURE of the gap, of those that are quickly tried; None without one."""
         self._outputs(output_faults(self.points))
+        self._instead()
         self._inputs()
         self._everywhere()
         best = min((t for t in self.trials if t.freedom == 0), key=lambda t: t.left, default=None)
@@ -177,6 +177,13 @@ class Examination:
         same = _the_same(self.part)
         if same is not None:
             self._add([OutputFault("the same output for every sample", Cause.STALE, lambda p, o: None, 3)], same, "output")
+
+    def _instead(self) -> None:
+        """Another precision of the whole network, which was computed already."""
+        for name, made in self.instead:
+            if set(self.part.observed) <= set(made):
+                count = len(next(iter(self.part.observed.values())))
+                self._add([OutputFault(name, Cause.PRECISION, lambda p, o: None)], {t: made[t][:count] for t in self.part.observed})
 
     def _inputs(self) -> None:
         if not self.part.outside:

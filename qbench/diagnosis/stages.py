@@ -18,6 +18,8 @@ from qbench.protocols import Array, Progress, silent
 
 ENOUGH = 0.6
 """Share of the gap that a hypothesis without fitted numbers must explain to be named: others of its kind may differ in detail. With fitted numbers it is SURE."""
+PLACED = 0.85
+"""Between the two: for one without any other fitted number than the place that it names."""
 FEWEST = 8
 """Differing values below which nothing is said within that."""
 BROKEN_DB = 12.0
@@ -46,7 +48,7 @@ def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: 
     layers = tuple(_layer(t, p, clean[t], graph) for p in parts for t in p.observed)
     first = next((p for p in parts if p.open), None)
     if first is None:
-        return _magnified(name, parts, known, layers, notes, progress) or _within(name, parts, layers, notes)
+        return _magnified(name, parts, known, instead, layers, notes, progress) or _within(name, parts, layers, notes)
     opened = [t for p in parts if p.open for t in p.observed]
     if set(first.observed) <= set(graph.outputs) and len(opened) > 1 and inner:
         first = _part(graph, feeds, observed, opened, runner, others)
@@ -74,11 +76,12 @@ def _layer(t: str, p: Part, clean: Array, graph: Graph) -> LayerGap:
     return LayerGap(t, gap(p.clean[t], p.observed[t], step), gap(clean, p.observed[t], step), p.allowed[t], bool(p.open))
 
 
-def _magnified(name: str, parts: Sequence[Part], known: Normalisation | None, layers: tuple[LayerGap, ...], notes: Sequence[str], progress: Progress) -> Stage | None:
+def _magnified(name: str, parts: Sequence[Part], known: Normalisation | None, instead: Sequence[tuple[str, Tensors]], layers: tuple[LayerGap, ...], notes: Sequence[str],
+               progress: Progress) -> Stage | None:
     """A fault that hides behind what this network makes of single codes, and yet is explained without a fitted number; None without one."""
     for p in parts:
         if p.doubtful:
-            examined = Examination(p, known, progress)
+            examined = Examination(p, known, progress, instead if p.outside else ())
             best = examined.exact()
             if best is not None:
                 rest = tuple(t for t in ranked(examined.trials) if t is not best)
@@ -113,7 +116,7 @@ def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials:
     best = trials[0] if trials else None
     notes = [*notes, *filter(None, [examined.cut]), *(f"not tried: {k}: {v}" for k, v in list(examined.failed.items())[:3])]
     facts = [*_numbers(first, examined.samples)]
-    if best is None or best.explained < (SURE if best.freedom else ENOUGH):
+    if best is None or best.explained < _needed(best):
         near = f"; the nearest, {' and '.join(best.names)!r}, explains {best.explained:.0%}" if best else ""
         grid = _grid(first)
         if grid and all(gap(first.clean[t], first.observed[t]).cosine > 0.9 for t in first.observed):
@@ -132,6 +135,11 @@ def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials:
     if where == tensor and len(first.graph.products) == 1 and not first.outside:
         where = f"{tensor}, made by {first.graph.products[0].name}"
     return Stage(name, best.causes[0], best.causes, " and ".join(best.names), where, min(confidence, 0.99), tuple(facts), trials, layers, tuple(examined.samples), tuple(notes))
+
+
+def _needed(t: Trial) -> float:
+    """Share of the gap from which a hypothesis is named."""
+    return ENOUGH if t.freedom == 0 else PLACED if t.freedom == 1 and t.where != "output" else SURE
 
 
 def _numbers(p: Part, samples: Sequence[int]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from qbench.affine import Affine, affine
 from qbench.contract import Breach, Contract, Said, contract_of
 from qbench.contract_check import PICTURES, check, check_file
 from qbench.contract_code import code_for
+from qbench.contract_path import Way
 from qbench.data import parse_preprocessing
 from qbench.data.arrays import ArrayDataset
 from qbench.errors import DataError, InputError
@@ -24,6 +25,7 @@ from qbench.sanity import Verdict, judge, slips
 from qbench.statistics import Statistics, TensorStatistics, collect
 from qbench.target import Target
 from qbench.workbench.case import Shapes, Values
+from qbench.workbench.datapath import data_path
 
 FIRST_TENSORS = 3
 SAMPLES = 16
@@ -60,27 +62,31 @@ class Handing:
 
 @dataclass(frozen=True, slots=True)
 class Contracts:
-    """inputs   in the order of the model; notes   what the user should know; code   of the function that prepares them"""
+    """inputs   in the order of the model; notes   what the user should know; code   of the function that prepares them; ways   of a frame to the
+    first picture among the inputs, where they were asked for"""
 
     model: str
     inputs: tuple[Checked, ...]
     notes: tuple[str, ...]
     code: str
+    ways: tuple[Way, ...] = ()
 
     @property
     def kept(self) -> bool:
         return all(c.kept for c in self.inputs)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "kept": self.kept, "inputs": [c.to_dict() for c in self.inputs], "notes": list(self.notes)}
+        return {"model": self.model, "kept": self.kept, "inputs": [c.to_dict() for c in self.inputs], "notes": list(self.notes),
+                "ways": [w.to_dict() for w in self.ways]}
 
 
-def check_inputs(model: Path, target: str, files: Sequence[str] = (), *, handing: Handing | None = None, said: Said | None = None, stats: Path | None = None,
+def check_inputs(model: Path, target: str, files: Sequence[str] = (), *, handing: Handing | None = None, said: Said | None = None, stats: Path | None = None, frame: str = "",
                  input_shapes: Shapes | None = None, input_values: Values | None = None) -> Contracts:
     """The contracts of a model on a target, and what `files` break of them.
 
     files    "x.npy" for a model of one input, "name=x.npy" otherwise: .npy, .npz, pictures, raw bytes
     stats    calibration statistics of the same model (`qbench stats -o`): the files are compared with them
+    frame    "1920x1080": price the way of such a camera frame to the input
     Raises InputError for files that name no input, DataError for statistics of another model.
     """
     how = handing or Handing()
@@ -94,7 +100,15 @@ def check_inputs(model: Path, target: str, files: Sequence[str] = (), *, handing
     if stats is not None:
         verdicts = _sanity(prepared, contracts, given, Statistics.load(stats))
     inputs = tuple(Checked(c, str(given.get(c.name, "")), tuple(found.get(c.name, ())), verdicts.get(c.name, ())) for c in contracts)
-    return Contracts(model.name, inputs, _notes(contracts, chip, given), code_for(contracts))
+    return Contracts(model.name, inputs, _notes(contracts, chip, given), code_for(contracts), _ways(prepared, chip, frame, how, given) if frame else ())
+
+
+def _ways(prepared: PreparedModel, chip: Target, frame: str, how: Handing, given: Mapping[str, Path]) -> tuple[Way, ...]:
+    """Of the first input that is a picture; decoded from the user's own where one was given."""
+    plain = contract_of(prepared.network, chip, preprocessing=parse_preprocessing(how.preprocess) if how.preprocess else None)
+    first = next((c for c in plain if c.preprocessing is not None), plain[0])
+    picture = given.get(first.name)
+    return data_path(first, chip, frame, picture if picture is not None and picture.suffix.lower() in PICTURES else None)
 
 
 def _breaches(path: Path, contract: Contract, said: Said | None, many: bool) -> list[Breach]:

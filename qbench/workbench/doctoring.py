@@ -197,11 +197,12 @@ def _hardware(url: str, facts: Mapping[str, str]) -> Iterator[Finding]:
     if nodes is None:
         yield Finding(url, "device node", State.UNKNOWN, "the board's agent does not show it", needed)
     elif not nodes:
-        cure = "load the NPU's kernel module (modprobe rknpu; npu-smi info on Ascend), or use the vendor's kernel" if npu else ""
+        cure = ("load the NPU's kernel module (modprobe rknpu; npu-smi info on Ascend), or use the vendor's kernel; "
+                "add the user to the groups of the node (render, video)") if npu else ""
         yield Finding(url, "device node", State.FAILED if npu else State.OK, "none" if npu else "none; the runtime computes on the CPU", needed, cure)
     else:
         shut = all("no permission" in n for n in nodes.split(", "))
-        cure = "add the user to the group of the node (render or video; HwHiAiUser on Ascend), log in again" if shut else ""
+        cure = "add the user to the groups of the node (render, video; HwHiAiUser on Ascend) and log in again" if shut else ""
         yield Finding(url, "device node", (State.FAILED if npu else State.WARNING) if shut else State.OK, nodes, needed, cure)
     if servers is None:
         yield Finding(url, "server", State.UNKNOWN, "the board's agent does not show it")
@@ -209,7 +210,7 @@ def _hardware(url: str, facts: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(url, "server", State.OK, servers or "none; none is needed")
     else:
         yield Finding(url, "server", State.OK, servers or "no rknn_server", "",
-                      "only a connected computer (rknn-toolkit2 with target=) needs rknn_server; runs on the board itself do without")
+                      "only a connected PC (rknn-toolkit2 with target=) needs rknn_server; runs on the board itself do without")
 
 
 def _rknn(url: str, facts: Mapping[str, str], have: Mapping[str, str], chip: Target, toolkit: str) -> Iterator[Finding]:

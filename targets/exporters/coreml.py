@@ -132,9 +132,8 @@ class CoremlExporter:
         toolchain = toolchains.load(self.toolchain)
         names = made.body["names"]
         board = BOARD_CODE.replace("NAMES", repr(({n: names[n] for n in made.body["inputs"]}, [names[n] for n in made.body["outputs"]])))
-        (folder / ON_MAC).write_text(ON_MAC_CODE, encoding="utf-8", newline="\n")
         qdq.save(with_half_scales(job), folder / REFERENCE)
-        told = {ON_MAC: "compiles and runs it on macOS, tells the placement", REFERENCE: "the Q/DQ model with float16 scales, whose output is the golden one"}
+        told = {REFERENCE: "the Q/DQ model with float16 scales, whose output is the golden one"}
         consent = half_scales(job)
         if toolchains.find(toolchain) is None:
             made.save(folder)
@@ -145,7 +144,8 @@ class CoremlExporter:
         progress("computing the package", 1, 2)
         proof, cost = _computed(job, made, folder)
         parts = sorted(p.relative_to(folder).as_posix() for p in (folder / PACKAGE).rglob("*") if p.is_file())
-        told |= {p: "Core ML package" for p in parts}
+        (folder / ON_MAC).write_text(ON_MAC_CODE, encoding="utf-8", newline="\n")
+        told |= {p: "Core ML package" for p in parts} | {ON_MAC: "compiles and runs it on macOS, tells the placement"}
         remarks = [NOT_COMPILED,
                    *([AS_HALF] if Precision.INT16 in job.plan.precision.values() else [])]
         return Produced(False, told, read_package(job, folder / PACKAGE, made), WHY_NOT, reference=REFERENCE, versions={"toolchain": f"coremltools {version}"},

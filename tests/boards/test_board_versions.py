@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,3 +95,26 @@ def test_the_command_refuses_a_clock_that_cannot_be_read(tmp_path: Path) -> None
     net.write_bytes(models.conv_relu().SerializeToString())
     run = CliRunner().invoke(app, ["measure", str(net), "--clock", "fast"])
     assert isinstance(run.exception, InputError) and "expected 1000MHz" in str(run.exception)
+
+
+def test_device_nodes_and_servers_of_a_fake_tree(tmp_path: Path) -> None:
+    """Nodes by pattern with the driver behind a render node, and a node that may not be opened; servers by their names in /proc."""
+    root = tmp_path / "root"
+    (root / "dev/dri").mkdir(parents=True)
+    for name in ("dri/renderD128", "dri/renderD129", "davinci0", "null"):
+        (root / "dev" / name).write_bytes(b"")
+    driver = root / "sys/bus/platform/drivers/RKNPU"
+    driver.mkdir(parents=True)
+    (root / "sys/class/drm/renderD129/device").mkdir(parents=True)
+    (root / "sys/class/drm/renderD129/device/driver").symlink_to(driver)
+    for number, name in enumerate(("init", "rknn_server")):
+        (root / f"proc/{number + 1}").mkdir(parents=True)
+        (root / f"proc/{number + 1}/comm").write_text(name + "\n")
+    found = facts("", str(root))
+    assert found["servers"] == "rknn_server"
+    assert found["device_nodes"].split(", ") == ["/dev/dri/renderD128", "/dev/dri/renderD129 (RKNPU)", "/dev/davinci0"]
+    (root / "dev/davinci0").chmod(0)
+    if os.geteuid():
+        assert facts("", str(root))["device_nodes"].endswith("/dev/davinci0: no permission")
+    empty = facts("", str(tmp_path / "nothing"))
+    assert empty["device_nodes"] == "" and empty["servers"] == ""

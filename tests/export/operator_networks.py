@@ -40,12 +40,14 @@ def windows() -> onnx.ModelProto:
 
 def elementwise() -> onnx.ModelProto:
     """Functions of one value, and of two with constants of several shapes."""
-    held = {"channel": _w(6, 1, 1), "number": _f(0.7).reshape(()), "row": _w(5), "slope": np.abs(_w(6, 1, 1)), "two": _f(2.0).reshape(()), "low": _f(-0.9).reshape(()), "high": _f(1.1).reshape(())}
+    held = {"channel": _w(6, 1, 1), "number": _f(0.7).reshape(()), "row": _w(5), "slope": np.abs(_w(6, 1, 1)), "two": _f(2.0).reshape(()), "low": _f(-0.9).reshape(()), "high": _f(1.1).reshape(()),
+            "three": _f(3.0).reshape(()), "zero": _f(0.0).reshape(()), "six": _f(6.0).reshape(())}
     nodes = [models.node("Add", ["x", "channel"], ["a"], "add"), models.node("Sub", ["a", "row"], ["s"], "sub"), models.node("Mul", ["number", "s"], ["m"], "mul"),
              models.node("LeakyRelu", ["m"], ["l"], "leaky", alpha=0.2), models.node("PRelu", ["s", "slope"], ["q"], "prelu"), models.node("Sigmoid", ["l"], ["g"], "sigmoid"),
              models.node("Tanh", ["q"], ["t"], "tanh"), models.node("HardSwish", ["s"], ["h"], "hardswish"), models.node("Max", ["g", "t"], ["mx"], "maximum"),
              models.node("Min", ["h", "mx"], ["mn"], "minimum"), models.node("Clip", ["mn", "low", "high"], ["c"], "clip"), models.node("Relu", ["c"], ["r"], "relu"),
-             models.node("Add", ["r", "t"], ["y"], "sum")]
+             models.node("Add", ["r", "t"], ["u"], "sum"),
+             models.node("Add", ["u", "three"], ["u3"], "raised"), models.node("Clip", ["u3", "zero", "six"], ["v"], "relu6"), models.node("Mul", ["u", "v"], ["y"], "swish")]
     return models.model(nodes, {"x": [1, 6, 4, 5]}, {"y": None}, held)
 
 

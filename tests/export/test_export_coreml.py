@@ -36,11 +36,12 @@ def test_without_coremltools_what_its_worker_needs_is_written(tmp_path: Path, mo
     monkeypatch.setattr(toolchains, "find", lambda t: None)
     body = export(job_for("ane-m2"), make("coreml"), tmp_path / "out")
     assert body["status"] == "not compiled here" and "qbench toolchain install coreml" in body["why_not"]
-    assert {"program.json", "arrays.npz", "on_mac.py"} <= {f["file"] for f in body["files"]}
+    assert {"program.json", "arrays.npz"} <= {f["file"] for f in body["files"]} and not (tmp_path / "out" / coreml.ON_MAC).exists()
 
 
-def test_the_script_for_macos_refuses_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchains, "find", lambda t: None)
+@NEEDED
+@pytest.mark.toolchain("coreml")
+def test_the_script_for_macos_refuses_elsewhere(tmp_path: Path) -> None:
     export(job_for("ane-a16"), make("coreml"), tmp_path / "out")
     source = (tmp_path / "out" / coreml.ON_MAC).read_text(encoding="utf-8")
     called = {n.attr for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from qbench.export import Job, export
 from qbench.targets.exporters import coreml, make, mediatek
 from qbench.toolchains import find, load
 
+ALL = tuple(operator_networks.NETWORKS)
 NEEDS = {"coreml": "ane-a17pro", "mediatek": "mediatek-apu"}
 
 
@@ -22,13 +24,18 @@ def case(name: str, exporter: str, precision: str) -> Any:
                                                           pytest.mark.skipif(missing, reason=f"needs {exporter}: qbench toolchain install {exporter}")])
 
 
+def runs(wanted: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """(network, precision)"""
+    yield from ((name, precision) for precision, chosen in wanted.items() for name in chosen)
+
+
 def job(name: str, exporter: str, precision: str) -> Job:
     proto, target = operator_networks.NETWORKS[name], NEEDS[exporter]
     units = job_for(target, proto=proto).prepared.network.units
     return job_for(target, {u.name: precision for u in units if u.quantizable}, proto=proto)
 
 
-@pytest.mark.parametrize(("name", "exporter", "precision"), [case(n, "coreml", p) for n in operator_networks.NETWORKS for p in ("int8", "float")])
+@pytest.mark.parametrize(("name", "exporter", "precision"), [case(n, "coreml", p) for n, p in runs({"int8": ALL, "float": ("functions", "heads")})])
 def test_a_package_computes_what_the_plan_with_float16_scales_computes(name: str, exporter: str, precision: str, tmp_path: Path) -> None:
     """Bit by bit in integers; in float up to the order of sums."""
     body = export(job(name, exporter, precision), make(exporter), tmp_path / "out")
@@ -37,7 +44,7 @@ def test_a_package_computes_what_the_plan_with_float16_scales_computes(name: str
 
 
 @pytest.mark.parametrize(("name", "exporter", "precision"),
-                         [case(n, "mediatek", p) for n in operator_networks.NETWORKS if n != "norms" for p in ("int8", "int16", "float")])
+                         [case(n, "mediatek", p) for n, p in runs({"int8": ALL[:-1], "int16": ("windows", "elementwise", "heads", "shapes"), "float": ("windows", "shapes")})])
 def test_litert_computes_what_the_plan_computes(name: str, exporter: str, precision: str, tmp_path: Path) -> None:
     """Within the rounding of its kernels: a step or three after ten layers. Its bilinear kernel counts positions in 1/1024, which int16 shows."""
     body = export(job(name, exporter, precision), make(exporter), tmp_path / "out")
