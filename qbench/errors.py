@@ -129,11 +129,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UnknownName:
-    """The error for a `name` that is none of `known`: the probable one first, then all of them, then `more`.
+    """The error for a `name` that is none of `known`: all of them, then `more`, and last the one that was probably meant.
 
     kind   what is named, e.g. "target"
     """
     listed = tuple(known)
     meant = nearest(name, listed)
-    hint = f"did you mean {meant!r}? " if meant else ""
-    return UnknownName(f"no {kind} {name!r}; {hint}known: {', '.join(listed)}{more}")
+    return UnknownName(f"no {kind} {name!r}; known: {', '.join(listed)}{more}{f'; did you mean {meant!r}?' if meant else ''}")

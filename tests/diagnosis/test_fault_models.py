@@ -6,12 +6,14 @@ from typing import Any
 
 import fake_board
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lab import Lab, build
 
+from qbench.diagnosis import Cause
 from qbench.diagnosis.edits import (
     ROUNDINGS,
     after_products,
@@ -23,7 +25,7 @@ from qbench.diagnosis.edits import (
 from qbench.diagnosis.gaps import gap, left
 from qbench.diagnosis.graph import Graph, laid_open, part
 from qbench.diagnosis.matching import match
-from qbench.diagnosis.output_faults import blocked, packed_rows, padded_rows, scrambles
+from qbench.diagnosis.output_faults import blocked, output_faults, packed_rows, padded_rows, scrambles
 from qbench.diagnosis.places import range_edit
 from qbench.diagnosis.runs import Runner, stacked
 from qbench.errors import InputError
@@ -136,3 +138,37 @@ def test_a_tensor_of_another_size_is_left_out_with_both_shapes() -> None:
 def test_samples_of_different_shapes_are_refused() -> None:
     with pytest.raises(InputError, match="different shapes"):
         stacked([{"x": np.zeros((1, 3))}, {"x": np.zeros((1, 4))}])
+
+
+def test_outputs_of_unlike_shapes_are_never_exchanged() -> None:
+    """Not even where one prediction is all zeros, next to which anything is far away."""
+    fault = next(f for f in output_faults({}) if f.name == "the outputs are exchanged")
+    a, b, c = (np.full(s, v, np.float32) for s, v in (((2, 3, 4), 5.0), ((2, 3, 1), 7.0), ((2, 3, 4), 9.0)))
+    assert fault.apply({"a": np.zeros_like(a), "b": b}, {"a": a, "b": b}) is None
+    made = fault.apply({"a": c, "b": b, "c": a}, {"a": a, "b": b, "c": c})
+    assert made is not None and made["a"] is a and made["b"] is b and made["c"] is c
+
+
+def test_a_buffer_with_one_value_is_no_scale() -> None:
+    y, seen = {"y": np.arange(8, dtype=np.float32).reshape(2, 4)}, {"y": np.full((2, 4), -1.0, np.float32)}
+    made = {f.name: f.apply(y, seen) for f in output_faults({})}
+    assert made["another scale and another zero point"] is None and made["one value everywhere: nothing was written into the buffer"] is not None
+
+
+def test_a_layer_whose_codes_are_read_with_another_scale(lab: Lab) -> None:
+    """The dump is made by onnxruntime from a file whose DequantizeLinear of one tensor has 1.5 times the scale."""
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(lab.model)
+    point = next(p for p in Graph(lab.model).points if p.raw == "r0")
+    wrong.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1.5 * point.scale).reshape(()), "other"))
+    back = [n for n in wrong.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == wrong.graph.node[point.node].output[0]]
+    for n in back:
+        n.input[1] = "other"
+    assert back
+    found = lab.diagnose(Runner().run(wrong, {"x": lab.x})["y"])
+    assert found.cause is Cause.SCALE and found.first is not None and found.first.where == "r0", found.first and found.first.to_dict()
+
+
+def test_a_search_that_runs_out_of_time_says_so(lab: Lab) -> None:
+    found = lab.diagnose(lab.board(accumulate={"conv1": fake_board.saturate16}), search_s=0.0)
+    assert found.first is not None and any("stopped after 0 s with 0 of" in n for n in found.first.notes)
