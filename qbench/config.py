@@ -188,4 +188,5 @@ def written(given: Mapping[str, Any], budget: Sequence[str]) -> str:
 
 
 def _line(key: str, value: Any, example: Any) -> str:
-    return f"{'# ' if value is None else ''}{key} = {json.dumps(example if value is None else value, ensure_ascii=False)}"
+    text = json.dumps(example if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")      # JSON lets DEL stand, TOML does not
+    return f"{'# ' if value is None else ''}{key} = {text}"
