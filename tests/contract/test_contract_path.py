@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from qbench import targets
 from qbench.cli.app import app
-from qbench.contract import contract_of
+from qbench.contract import Contract, contract_of
 from qbench.contract_path import FACTOR, timed, ways
 from qbench.data import parse_preprocessing
 from qbench.errors import DataError, InputError
@@ -30,7 +30,7 @@ def net(tmp_path: Path) -> Path:
     return path
 
 
-def contract(net: Path, target: str = "rk3588", how: str = BGR):
+def contract(net: Path, target: str = "rk3588", how: str = BGR) -> Contract:
     network: Network = models.prepare(net).network
     return contract_of(network, targets.load(target), preprocessing=parse_preprocessing(how) if how else None)[0]
 

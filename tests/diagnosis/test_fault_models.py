@@ -160,7 +160,7 @@ def test_a_layer_whose_codes_are_read_with_another_scale(lab: Lab) -> None:
     wrong = onnx.ModelProto()
     wrong.CopyFrom(lab.model)
     point = next(p for p in Graph(lab.model).points if p.raw == "r0")
-    wrong.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1.5 * point.scale).reshape(()), "other"))
+    wrong.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1.5 * point.scale, np.float32).reshape(()), "other"))
     back = [n for n in wrong.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == wrong.graph.node[point.node].output[0]]
     for n in back:
         n.input[1] = "other"
