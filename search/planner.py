@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -47,6 +48,12 @@ class Planner:
         self.base = base
         self._cuts: list[dict[int, int]] = []
         self._lean: dict[str, Codes] = {}                        # operating point -> [1, units]
+
+    @cached_property
+    def sure(self) -> Planner:
+        """One whose plans keep the budgets with the unfavourable ends of their intervals, too; itself where no budget has an interval."""
+        strict = tuple(replace(b, worst=b.worst or b.kind not in (Kind.POWER, Kind.MEMORY)) for b in self.budgets)
+        return self if strict == self.budgets else Planner(self.space, self.costs, strict, self.base)
 
     def table(self, op_point: str) -> LinearCosts:
         if op_point not in self._tables:

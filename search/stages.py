@@ -163,17 +163,18 @@ def exact(state: State, until: int) -> None:
 
 
 def _proposals(state: State, model: LossModel) -> list[Config]:
-    """The knees of the predicted front, the best plan not yet seen at each operating point, then the front by latency.
+    """The best plan not yet seen at each operating point, also of those surely within the limits; the knees of the predicted front; the front by latency.
 
     Knees and front are asked for without regard to what was seen: a plan that comes up again needs no second look, and its
     nearest neighbours have nothing new to say.
     """
     limited = bool(state.book.problem.limits)                    # without limits the best plan is the slowest, and so are its neighbours
     seen = state.book.observations(state.main)[0] if limited else []
-    best = [(codes, o) for o in state.op_points if (codes := state.planner.best(o, model, seen)) is not None]
+    planners = dict.fromkeys((state.planner.sure, state.planner))
+    best = [(codes, o) for p in planners for o in state.op_points if (codes := p.best(o, model, seen)) is not None]
     o = state.op_points[0]
     bends = [(codes, o) for codes in state.planner.knees(o, model)]
-    rows = [*bends[1::2], *best, *bends[::2], *((codes, o) for codes in state.planner.front(o, model, POINTS))]
+    rows = [*best, *bends[1::2], *bends[::2], *((codes, o) for codes in state.planner.front(o, model, POINTS))]
     return list(dict.fromkeys(state.book.bench.space.canonical(state.config(codes, o)) for codes, o in rows))
 
 
