@@ -120,11 +120,26 @@ class Reader:
         return None
 
     def swallowed(self, tensor: str) -> RknnOperator | None:
-        """The operator that both makes and reads a tensor, and so keeps it to itself."""
+        """The operator that both makes and reads a tensor, and so keeps it to itself.
+
+        A kernel that passes of the optimizer spread over several operators counts as any of them, but for the one that bears its own name.
+        """
         network = self.job.prepared.network
         makers = [k for k in network.kernels if tensor in k.outputs]
-        found = {op.node: op for k in (*makers, *(k for k in network.kernels if tensor in k.inputs)) for op in [self.operator(k)] if op is not None}
-        return next(iter(found.values())) if makers and len(found) == 1 else None
+        readers = [k for k in network.kernels if tensor in k.inputs]
+        found = {op.node: op for k in (*makers, *readers) for op in [self.operator(k)] if op is not None}
+        if makers and len(found) == 1:
+            return next(iter(found.values()))
+        if not makers or not readers:
+            return None
+        common = [{op.node: op for op in self.parts(k)} for k in (*makers, *readers)]
+        shared = set.intersection(*map(set, common)) - set(makers[0].nodes)
+        return common[0][min(shared)] if shared else None
+
+    def parts(self, kernel: Kernel) -> list[RknnOperator]:
+        """Every operator that a node of the kernel is part of, by its name or by what it became."""
+        names = (name.partition("#")[0] for n in kernel.nodes for name in (n, *(part for b in self.became.get(n, ()) for part in (b, b.partition("#")[0]))))
+        return [self.operators[n] for n in dict.fromkeys(names) if n in self.operators]
 
     def precision(self, op: RknnOperator) -> Precision | None:
         return next((PRECISIONS[d] for i in op.outputs if (d := self.file.tensors[i].dtype) in PRECISIONS), None)

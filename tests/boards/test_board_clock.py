@@ -113,7 +113,7 @@ def test_the_governor_is_put_back_when_the_agent_is_stopped(number: int, root: P
     agent = subprocess.Popen([sys.executable, str(AGENT), "measure", "onnxruntime", str(tmp_path / "q.json"), str(tmp_path / "a.json")], stderr=subprocess.DEVNULL)
     assert wait_until(lambda: governor(root) == "userspace")
     agent.send_signal(number)
-    assert agent.wait(20.0) != 0 and governor(root) == "rknpu_ondemand" and not (tmp_path / "a.json").exists()
+    assert agent.wait(90.0) != 0 and governor(root) == "rknpu_ondemand" and not (tmp_path / "a.json").exists()
 
 
 HOT = '''
