@@ -57,7 +57,8 @@ def test_control_c_ends_the_command_with_130_and_a_result(tmp_path: Path) -> Non
     fashion_folder(tmp_path)
     command = [sys.executable, "-m", "qbench", "compare", "net.onnx", "-d", "calibration.npz", "--eval-data", "evaluation.npz", "--metric", "top1",
                "--calibrator", "minmax", "--calibrator", "all", "-o", "out", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # noqa: PLW1509  (a job in the background inherits that it is ignored)
     try:
         until = time.monotonic() + 120
         while not (tmp_path / "out" / "compare.json").exists() and process.poll() is None and time.monotonic() < until:
