@@ -323,8 +323,16 @@ def test_other_stores_take_the_same_runs(kind: str, tmp_path: Path, monkeypatch:
             check(address, address)
     else:
         monkeypatch.chdir(tmp_path)                                           # the artifacts of such a store lie below the working folder
-        url = os.environ["QBENCH_TEST_POSTGRESQL"]
-        check(url, url.replace("postgresql:", "postgresql+psycopg:"))
+        import psycopg
+
+        whole, database = os.environ["QBENCH_TEST_POSTGRESQL"], f"tracking_{os.getpid()}"
+        url = f"{whole.rpartition('/')[0]}/{database}"                       # one of its own: Optuna keeps its version in a table of the same name
+        with psycopg.connect(whole, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}")
+            try:
+                check(url, url.replace("postgresql:", "postgresql+psycopg:"))
+            finally:
+                connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 @needs_chromium
