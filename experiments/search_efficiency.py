@@ -43,8 +43,8 @@ from qbench.search.pareto import hypervolume
 from qbench.search.planner import Planner
 from qbench.search.problem import Problem
 from qbench.search.run import run
-from qbench.search.sensitivity import least_lossy, loss_model, lowerings, measure, only
-from qbench.search.space import Config, Costs
+from qbench.search.sensitivity import least_lossy, loss_model, lowerings, measure
+from qbench.search.space import Config, Costs, finest
 from qbench.targets import load
 from qbench.workbench.case import Case, open_case
 from qbench.workbench.plans import Plans, schemes_of, statistics_of
@@ -149,7 +149,9 @@ def sampler(strategy: str) -> Callable[[Arena, int], Ledgered]:
 
 def alone(a: Arena, view: Ledgered, samples: int | None) -> list[int]:
     """Units from the least to the most sensitive to INT8."""
-    drops = {u: view.evaluate(a.plan(only(a.problem.space, {u: p})), samples).drop for u, p in lowerings(a.problem.space)}
+    space = a.problem.space
+    drops = {u: view.evaluate(a.plan(tuple(p if i == u else finest(space.allowed[i]) for i in range(len(space.units)))), samples).drop
+             for u, p in lowerings(space)}
     return sorted(drops, key=lambda u: drops[u])
 
 
@@ -157,7 +159,7 @@ def greedy(a: Arena, seed: int) -> Ledgered:
     view, lowered = a.ledgered(), dict[int, Precision]()
     for u in alone(a, view, None):
         lowered[u] = Precision.INT8
-        view.evaluate(a.plan(tuple(lowered.get(i, Precision.FP16) for i in range(len(a.problem.space.units)))))
+        view.evaluate(a.plan(tuple(lowered.get(i, finest(options)) for i, options in enumerate(a.problem.space.allowed))))
     return view
 
 
