@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from qbench.mlflow_view import candidate_name, experiment_tags, search_name, search_note
+from qbench.processes import alive
 from qbench.search.ledger import with_driver
 
 FACTS = ("calibrator", "granularity", "op_point", "origin", "plan_key")
@@ -88,7 +89,7 @@ class Writer:
     def _bury(self) -> None:
         """Marks searches that still count as running though their process on this machine is gone."""
         for run in self._runs("attributes.status = 'RUNNING' and tags.`qbench.role` = 'search'"):
-            if run.data.tags.get("qbench.host") == self.told["host"] and not _alive(int(run.data.tags.get("qbench.pid", "0"))):
+            if run.data.tags.get("qbench.host") == self.told["host"] and not alive(int(run.data.tags.get("qbench.pid", "0"))):
                 self._end(run.info.run_id, "KILLED", "killed")
 
     def _end(self, run_id: str, status: str, state: str) -> None:
@@ -263,13 +264,3 @@ def system_tags(command: str) -> dict[str, str]:
 def _short(v: float) -> float:
     """Five significant digits, so that columns of MLflow's table can be read; whole numbers as they are. summary.json holds every digit."""
     return float(v) if float(v).is_integer() else float(f"{v:.5g}")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from qbench.processes import alive
 from qbench.protocols import Accuracy
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Evaluations:
 
     def _gone(self, plan: str, samples: int, owner: str, beat: int) -> bool:
         host, pid, _ = owner.rsplit(":", 2)
-        if host == socket.gethostname()[:80] and not _alive(int(pid)):
+        if host == socket.gethostname()[:80] and not alive(int(pid)):
             return True
         now, (seen, since) = monotonic(), self._watched.get((plan, samples), (("", -1), 0.0))
         if seen != (owner, beat):
@@ -163,13 +164,3 @@ def _table() -> Table:
 def _read(body: str) -> Seen:
     value = json.loads(body)
     return Seen(Accuracy(**value["accuracy"]), value["passes"])
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

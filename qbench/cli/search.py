@@ -9,8 +9,10 @@ import typer
 
 from qbench.cli import options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
+from qbench.errors import InputError
 
 if TYPE_CHECKING:
+    from qbench.result import SearchResult
     from qbench.workbench import SearchJob
     from qbench.workbench.case import Case
     from qbench.workbench.checking import Check
@@ -72,7 +74,6 @@ def command(
     """
     from qbench import terminal
     from qbench.report.resolution_terminal import resolution_table
-    from qbench.tracking import tracking_text
     from qbench.workbench import SearchJob, open_case, run_search
     from qbench.workbench.checking import check_plan
     from qbench.workbench.resolutions import case_at, parse_size, search_resolutions
@@ -88,11 +89,15 @@ def command(
                          boards=tuple(u for text in board or () for u in text.split(",")))
 
     if resolution:
+        if check is not None or register is not None:
+            raise InputError(f"--resolution searches each size: {'--check' if check else '--register'} is about one plan, so leave one of the two out")
+        if sample is not None:
+            raise InputError(f"--resolution is for a model of your own: leave --sample {sample} out")
         with terminal.progress(screen) as progress:
             jobs = {size: job_of(case_at(size, model, data, eval_data, **opening)) for size in map(parse_size, resolution)}
             found = search_resolutions(jobs, progress)
         options.print_json(found.to_dict()) if as_json else options.out().print(resolution_table(found.to_dict(), next(iter(jobs.values())).case.metric.name))
-        raise typer.Exit(0 if found.chosen is not None else 1)
+        raise typer.Exit(130 if found.partial else 0 if found.chosen is not None else 1)
     job = job_of(open_case(model, data, eval_data, sample=sample, **opening))
     with terminal.progress(screen) as progress:
         if check is not None:
@@ -102,25 +107,30 @@ def command(
     if check is not None:
         options.print_json(told.to_dict()) if as_json else show_check(told)
         raise typer.Exit(0 if told.passed else 1)
-    if as_json:
-        options.print_json(result.to_dict())
-    else:
-        page = options.out()
-        for line in result.preset.get("derivation", ()):
-            page.print(f"{result.preset['name']} {line}", style="dim", soft_wrap=True, markup=False, highlight=False)
-        page.print(terminal.headline(result))
-        page.print(terminal.summary_table(result, page.width))
-        if result.warnings:
-            page.print(terminal.warning_list(result.warnings))
-        files = [name for name in ("plan.json", "model.qdq.onnx", "report.html", "summary.json") if (job.folder / name).is_file()]
-        look = "; look at the experiment: qbench ui" if track else ""
-        page.print(f"written: {job.folder}/ ({', '.join(files)}){look}", soft_wrap=True, markup=False)
-        if said := tracking_text(result.mlflow):
-            page.print(said, soft_wrap=True, markup=False, highlight=False)
+    options.print_json(result.to_dict()) if as_json else show_result(result, job.folder, track)
     if result.partial:
         raise typer.Exit(130)
     if not result.feasible:
         raise typer.Exit(1)
+
+
+def show_result(result: SearchResult, folder: Path, track: bool) -> None:
+    """The derivation of a preset, the chosen plan beside the uniform ones, warnings, and where the files are."""
+    from qbench import terminal
+    from qbench.tracking import tracking_text
+
+    page = options.out()
+    for line in result.preset.get("derivation", ()):
+        page.print(f"{result.preset['name']} {line}", style="dim", soft_wrap=True, markup=False, highlight=False)
+    page.print(terminal.headline(result))
+    page.print(terminal.summary_table(result, page.width))
+    if result.warnings:
+        page.print(terminal.warning_list(result.warnings))
+    files = [name for name in ("plan.json", "model.qdq.onnx", "report.html", "summary.json") if (folder / name).is_file()]
+    look = "; look at the experiment: qbench ui" if track else ""
+    page.print(f"written: {folder}/ ({', '.join(files)}){look}", soft_wrap=True, markup=False)
+    if said := tracking_text(result.mlflow):
+        page.print(said, soft_wrap=True, markup=False, highlight=False)
 
 
 def show_check(check: Check) -> None:

@@ -62,6 +62,11 @@ class Resolutions:
     chosen: int | None
     results: Mapping[str, SearchResult]
 
+    @property
+    def partial(self) -> bool:
+        """True when one of the searches was interrupted; the sizes behind it were not searched."""
+        return any(r.partial for r in self.results.values())
+
     def to_dict(self) -> dict[str, Any]:
         rows = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(r).items()} for r in self.rows]
         return {"resolutions": rows, "chosen": None if self.chosen is None else self.rows[self.chosen].size,
@@ -127,6 +132,8 @@ def search_resolutions(jobs: Mapping[Size, SearchJob], progress: Progress = sile
             job = replace(job, max_drop=replace(allowed, limit=left, relative=False).text)
         found = results[text] = run_search(replace(job, out=out), progress)
         rows.append(_row(text, out, found, (lost, low, high)))
+        if found.partial:
+            break
     chosen = _choose(rows)
     answer = Resolutions(tuple(rows), chosen, results)
     write_text(folder / "resolutions.json", json.dumps({k: v for k, v in answer.to_dict().items() if k != "searches"}, indent=1) + "\n")
