@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,8 +25,25 @@ HERE = ("onnxruntime", "openvino")
 """Runtimes that run on any machine."""
 
 
+class ByAgent(ABC):
+    """A board whose agent answers: what it is asked for, here or behind a link."""
+
+    __slots__ = ()
+    url: str
+
+    def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
+        return measurement(self.url, model, self._ask("measure", model, feeds, request))
+
+    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
+        return decoded(self.url, model, self._ask("outputs", model, feeds, request))
+
+    @abstractmethod
+    def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
+        """The agent's answer to "measure" or "outputs"."""
+
+
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(ByAgent):
     """sysfs   root of the file system that shows clocks, sensors and meters"""
 
     url: str
@@ -39,12 +57,6 @@ class Local:
             raise ToolError(f"{self.url}: {self.runtime} does not answer: {last_line(run.stderr)}")
         found: dict[str, str] = json.loads(run.stdout)
         return found
-
-    def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
-        return measurement(self.url, model, self._ask("measure", model, feeds, request))
-
-    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
-        return decoded(self.url, model, self._ask("outputs", model, feeds, request))
 
     def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="qbench-") as folder:

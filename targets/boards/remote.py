@@ -14,11 +14,10 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any, NamedTuple, Protocol
 
-from qbench.board import Array, Measurement, Request
+from qbench.board import Array, Request
 from qbench.errors import InputError, ToolError
 from qbench.files import sha256, weight_files
-from qbench.targets.boards.local import AGENT, agent_request, last_line, measurement, store
-from qbench.targets.boards.outputs import decoded
+from qbench.targets.boards.local import AGENT, ByAgent, agent_request, last_line, store
 from qbench.targets.boards.urls import Options
 
 KEPT = 8
@@ -64,7 +63,7 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class Remote(ByAgent):
     """connect   opens the link; leaving it waits until the board has cleaned up"""
 
     url: str
@@ -79,12 +78,6 @@ class Remote:
                 raise ToolError(f"{self.url}: {self.runtime} does not answer: {self._failure(ran)}")
             found: dict[str, str] = json.loads(ran.out)
             return found
-
-    def measure(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> Measurement:
-        return measurement(self.url, model, self._ask("measure", model, feeds, request))
-
-    def outputs(self, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> list[dict[str, Array]]:
-        return decoded(self.url, model, self._ask("outputs", model, feeds, request))
 
     def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with self._folder() as (link, folder), tempfile.TemporaryDirectory(prefix="qbench-") as here:
