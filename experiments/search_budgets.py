@@ -50,7 +50,8 @@ def main() -> None:
         print("| --- | --- | --- |" + " --- |" * (len(known) + 1), flush=True)
         for ms in np.linspace(min(ends), max(ends), asked.points + 1)[1:]:
             budget = Budget.parse(f"{ms:.4f}ms")
-            found = run(replace(a.problem, budgets=(budget,), trials=asked.trials), a.ledgered(), a.table, reference=a.cached.real.reference())
+            view = a.ledgered()
+            found = run(replace(a.problem, budgets=(budget,), trials=asked.trials), view, a.table, reference=view.real.reference())
             assert found.chosen is not None
             mine = found.chosen.accuracy
             best = {name: min((drop for drop, cost in plans if cost <= budget.limit), default=math.nan) for name, plans in known.items()}

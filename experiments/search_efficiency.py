@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from qbench import samples
 from qbench.cost import CostTable
-from qbench.evaluation import OnnxEvaluator
+from qbench.evaluation import OnnxEvaluator, batch_size
+from qbench.files import replacing
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy
@@ -52,40 +53,30 @@ from qbench.workbench.precisions import allowed_precisions
 
 CALIBRATOR = "percentile:p=99.99"
 Floats = NDArray[np.float64]
-
-
-@dataclass
-class Cached:
-    """The Evaluator of all methods: a plan runs once, and is charged to every method that asks for it. Knows what it cost."""
-
-    real: OnnxEvaluator
-    known: dict[tuple[str, int], tuple[Accuracy, float]] = field(default_factory=dict)
-
-    def look(self, plan: Plan, samples: int | None) -> tuple[Accuracy, float]:
-        key = (plan.key, samples or 0)
-        if key not in self.known:
-            before = self.real.float_pass_equivalents
-            self.known[key] = self.real.evaluate(plan, samples), self.real.float_pass_equivalents - before
-        return self.known[key]
+Point = tuple[float, int, float, float]
+Curve = list[tuple[float, int, float]]
 
 
 class Ledgered:
-    """One method's view of the evaluator: counts its passes, and notes (passes, evaluations, drop, milliseconds) of whole-set plans."""
+    """One method's view: an evaluator of its own, so that nobody profits from another's work. Notes (passes, evaluations, drop, milliseconds) of
+    every plan on the whole set; an equal plan runs once."""
 
-    def __init__(self, cached: Cached, price: Callable[[Plan], float]) -> None:
-        self.cached, self.price = cached, price
-        self.float_pass_equivalents = 0.0
-        self.seen: set[tuple[str, int]] = set()
-        self.trace: list[tuple[float, int, float, float]] = []
+    def __init__(self, real: OnnxEvaluator, price: Callable[[Plan], float]) -> None:
+        self.real, self.price = real, price
+        self.known: dict[tuple[str, int], Accuracy] = {}
+        self.trace: list[Point] = []
+
+    @property
+    def float_pass_equivalents(self) -> float:
+        return self.real.float_pass_equivalents
 
     def evaluate(self, plan: Plan, samples: int | None = None) -> Accuracy:
-        found, passes = self.cached.look(plan, samples)
-        if (plan.key, samples or 0) not in self.seen:
-            self.seen.add((plan.key, samples or 0))
-            self.float_pass_equivalents += passes
-            if samples is None:
-                self.trace.append((self.float_pass_equivalents, len(self.trace) + 1, found.drop, self.price(plan)))
-        return found
+        key = (plan.key, samples or 0)
+        if key not in self.known:
+            self.known[key] = self.real.evaluate(plan, samples)
+            if samples is None and Precision.FP32 not in plan.precision.values():        # the float plan of a sensitivity is no answer
+                self.trace.append((self.float_pass_equivalents, len(self.trace) + 1, self.known[key].drop, self.price(plan)))
+        return self.known[key]
 
 
 @dataclass
@@ -96,11 +87,11 @@ class Arena:
     case: Case
     problem: Problem
     table: CostTable
-    cached: Cached
     most: int
 
     def ledgered(self) -> Ledgered:
-        return Ledgered(self.cached, lambda plan: self.table.price(self.table.codes(plan)[None], plan.op_point)[0].latency_ms)
+        evaluator = OnnxEvaluator(self.case.prepared, self.case.evaluation, self.case.metric)
+        return Ledgered(evaluator, lambda plan: self.table.price(self.table.codes(plan)[None], plan.op_point)[0].latency_ms)
 
     def plan(self, precision: tuple[Precision, ...]) -> Plan:
         wanted = dict(zip(self.problem.space.units, precision, strict=True))
@@ -116,10 +107,9 @@ def arena(name: str, case: Case, most: int) -> Arena:
     statistics = statistics_of(case.prepared, case.calibration)
     allowed, _ = allowed_precisions(case.network, statistics, target, toolkit, (Precision.INT8, Precision.FP16))
     plans = Plans(case.network, statistics, schemes_of(target, toolkit), target.name, toolkit, target.fixed_outputs)
-    evaluator = OnnxEvaluator(case.prepared, case.evaluation, case.metric)
     problem = Problem(case.network, allowed, plans, case.data_key, (CALIBRATOR,), (Granularity.PER_CHANNEL,), (target.operating_point(None).name,), (),
-                      Path(tempfile.mkdtemp(prefix="qbench-")), trials=most, step=evaluator.batch, target=target.name, toolkit=toolkit)
-    return Arena(name, case, problem, CostTable.build(case.network, target, toolkit), Cached(evaluator), most)
+                      Path(tempfile.mkdtemp(prefix="qbench-")), trials=most, step=batch_size(case.prepared.model, case.network), target=target.name, toolkit=toolkit)
+    return Arena(name, case, problem, CostTable.build(case.network, target, toolkit), most)
 
 
 # ------------------------------------------------------------------------------------------------ methods
@@ -129,7 +119,7 @@ def qbench(a: Arena, seed: int) -> Ledgered:
     from dataclasses import replace
 
     view = a.ledgered()
-    run(replace(a.problem, seed=seed, trials=a.most), view, a.table, reference=a.cached.real.reference())
+    run(replace(a.problem, seed=seed, trials=a.most), view, a.table, reference=view.real.reference())
     return view
 
 
@@ -196,42 +186,91 @@ SEEDED = ("qbench", "random", "nsga2", "tpe")
 def reference(a: Arena) -> Floats:
     space = a.problem.space
     slow = a.table.price(a.problem.space.codes(space.uniform(Precision.FP16) or (), a.table.precisions)[None], a.problem.op_points[0])[0]
-    drop, _ = a.cached.look(a.plan(space.uniform(Precision.INT8) or ()), None)
-    return np.array([1.05 * max(drop.drop, 0.002), 1.05 * slow.latency_ms])
+    drop = a.ledgered().evaluate(a.plan(space.uniform(Precision.INT8) or ())).drop
+    return np.array([1.05 * max(drop, 0.002), 1.05 * slow.latency_ms])
 
 
-def curve(trace: Sequence[tuple[float, int, float, float]], ref: Floats) -> list[tuple[float, int, float]]:
+def curve(trace: Sequence[Point], ref: Floats) -> Curve:
     """(passes, evaluations, hypervolume) after each evaluation; a plan better than float counts as lossless."""
     points = [(max(drop, 0.0), ms) for _, _, drop, ms in trace]
     return [(trace[i][0], trace[i][1], hypervolume(points[:i + 1], ref)) for i in range(len(points))]
 
 
-def first(curve_: Sequence[tuple[float, int, float]], goal: float, column: int) -> float:
+def first(curve_: Curve, goal: float, column: int) -> float:
     return next((float(row[column]) for row in curve_ if row[2] >= goal), float("inf"))
 
 
-def table(a: Arena, curves: dict[str, list[list[tuple[float, int, float]]]]) -> Iterator[str]:
-    best = max(c[-1][2] for runs in curves.values() for c in runs)
-    goal = 0.99 * best
-    theirs = float(np.median([first(c, goal, 1) for c in curves.get("nsga2", [])] or [np.nan]))
-    yield f"\n## {a.name}: {len(a.problem.space.free)} units with a choice, {len(a.case.evaluation)} samples"
-    yield "| method | hypervolume, end | passes, end | evaluations, end | passes to 99 % | evaluations to 99 % | of nsga2's |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+@dataclass
+class Store:
+    """The runs of one network: method -> seed -> trace. Written to `file` after each run; what is there already is not run again."""
+
+    file: Path | None
+    name: str
+    units: int = 0
+    samples: int = 0
+    reference: list[float] = field(default_factory=list)
+    runs: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path | None, name: str) -> Store:
+        file = folder / f"{name}.json" if folder else None
+        return cls(file, **(json.loads(file.read_text()) if file and file.is_file() else {"name": name}))
+
+    def write(self) -> None:
+        if self.file:
+            with replacing(self.file) as temporary:
+                temporary.write_text(json.dumps({k: v for k, v in vars(self).items() if k != "file"}))
+
+    def curves(self) -> dict[str, list[Curve]]:
+        """Hypervolumes as shares of the best known front."""
+        ref = np.array(self.reference)
+        everything = [(max(drop, 0.0), ms) for runs in self.runs.values() for trace in runs.values() for _, _, drop, ms in trace]
+        best = hypervolume(everything, ref)
+        return {m: [[(p, n, v / best) for p, n, v in curve(trace, ref)] for trace in self.runs[m].values()] for m in METHODS if m in self.runs}
+
+
+def table(store: Store) -> Iterator[str]:
+    curves = store.curves()
+    theirs = median_first(curves.get("nsga2", []), 1)
+    yield f"\n## {store.name}: {store.units} units with a choice, {store.samples} samples"
+    yield "| method | seeds | end: share of the best known, median (least, most) | evaluations | passes | 99 % after evaluations | after passes | of nsga2's evaluations |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for name, runs in curves.items():
-        end = np.median([c[-1][2] for c in runs]) / best
+        ends = [100 * c[-1][2] for c in runs]
         passes, count = (float(np.median([c[-1][i] for c in runs])) for i in (0, 1))
-        to, evals = (float(np.median([first(c, goal, i) for c in runs])) for i in (0, 1))
-        ratio = f"{evals / theirs:.2f}" if np.isfinite(evals) and np.isfinite(theirs) else ("< " + f"{evals / runs_most(curves):.2f}" if np.isfinite(evals) else "-")
-        yield f"| {name} | {100 * end:.1f} % | {passes:.1f} | {count:.0f} | {shown(to)} | {shown(evals)} | {ratio} |"
+        evaluations = median_first(runs, 1)
+        bound = "" if np.isfinite(theirs) else "< "
+        most = theirs if np.isfinite(theirs) else max([c[-1][1] for c in curves.get("nsga2", [])] or [np.nan])     # had it gone on, it would need more
+        ratio = f"{bound}{evaluations / most:.2f}" if np.isfinite(evaluations / most) else "-"
+        yield (f"| {name} | {len(runs)} | {np.median(ends):.1f} ({min(ends):.1f}, {max(ends):.1f}) | {count:.0f} | {passes:.0f} | {shown(evaluations)} | "
+               f"{shown(median_first(runs, 0))} | {ratio} |")
 
 
-def runs_most(curves: dict[str, list[list[tuple[float, int, float]]]]) -> int:
-    """Evaluations that nsga2 had: where it never arrived, it would have needed more."""
-    return max([c[-1][1] for c in curves.get("nsga2", [])] or [1])
+def median_first(runs: Sequence[Curve], column: int) -> float:
+    return float(np.median([first(c, 0.99, column) for c in runs])) if runs else float("nan")
 
 
 def shown(x: float) -> str:
-    return f"{x:.0f}" if np.isfinite(x) else "-"
+    return f"{x:.0f}" if np.isfinite(x) else "never"
+
+
+def picture(stores: Sequence[Store], file: Path) -> None:
+    """Share of the best known hypervolume over passes: the median of the seeds, and all of them faint."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(stores), figsize=(5 * len(stores), 4), sharey=True, squeeze=False, layout="constrained")
+    for axis, store in zip(axes[0], stores, strict=True):
+        for i, (name, runs) in enumerate(store.curves().items()):
+            ends = max(c[-1][0] for c in runs)
+            grid = np.geomspace(1, ends, 200)
+            shares = np.array([[max((v for p, _, v in c if p <= x), default=0.0) for x in grid] for c in runs])
+            axis.plot(grid, 100 * np.median(shares, axis=0), color=f"C{i}", label=name, linewidth=2.5 if name == "qbench" else 1.2)
+            axis.fill_between(grid, 100 * shares.min(axis=0), 100 * shares.max(axis=0), color=f"C{i}", alpha=0.1)
+        axis.set(xscale="log", xlabel="passes of the float model", title=f"{store.name}: {store.units} units", ylim=(50, 101))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("hypervolume, % of the best known front")
+    axes[0][-1].legend(loc="lower right")
+    figure.savefig(file, dpi=110)
 
 
 def case_of(folder: Path, limit: int | None = None) -> Case:
@@ -240,30 +279,44 @@ def case_of(folder: Path, limit: int | None = None) -> Case:
     return open_case(folder / "model.onnx", str(folder / "calibration.npz"), str(folder / "evaluation.npz"), metric=about.get("metric"), limit=limit)
 
 
+def compete(name: str, case: Case, asked: argparse.Namespace) -> Store:
+    a, store = arena(name, case, asked.evaluations), Store.open(asked.store, name)
+    store.units, store.samples, store.reference = len(a.problem.space.free), len(case.evaluation), store.reference or reference(a).tolist()
+    for method in asked.methods.split(","):
+        a.most = asked.trials if method == "qbench" else asked.evaluations
+        runs = store.runs.setdefault(method, {})
+        for seed in range(asked.seeds if method in SEEDED else 1):
+            if str(seed) not in runs:
+                runs[str(seed)] = METHODS[method](a, seed).trace
+                print(f"{name} {method} seed {seed}: {len(runs[str(seed)])} evaluations, {runs[str(seed)][-1][0]:.1f} passes", flush=True)
+                store.write()
+    return store
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", default=["brain", "fashion"], help="names of samples, or folders")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("networks", nargs="*", help="names of samples, or folders; face and brain when none is given")
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--evaluations", type=int, default=300, help="most that the samplers may ask for")
     parser.add_argument("--trials", type=int, default=24, help="of qbench's own search")
     parser.add_argument("--limit", type=int, default=None, help="samples of each data set")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--store", type=Path, help="folder that keeps the runs")
+    parser.add_argument("--show", type=Path, nargs="+", help="files or folders of an earlier --store: shown, nothing is run")
+    parser.add_argument("--plot", type=Path, help="the picture, .png or .svg")
     asked = parser.parse_args()
-    cases = [(n, open_case(sample=n, limit=asked.limit)) if n in samples.names() else (Path(n).name, case_of(Path(n), asked.limit)) for n in asked.networks]
-    kept = {}
-    for name, case in cases:
-        a = arena(name, case, asked.evaluations)
-        ref = reference(a)
-        curves: dict[str, list[list[tuple[float, int, float]]]] = {}
-        for method, go in ((m, METHODS[m]) for m in asked.methods.split(",")):
-            a.most = asked.trials if method == "qbench" else asked.evaluations
-            curves[method] = [curve(go(a, seed).trace, ref) for seed in range(asked.seeds if method in SEEDED else 1)]
-        for line in table(a, curves):
-            print(line, flush=True)
-        kept[name] = {"reference": ref.tolist(), "curves": curves}
-    if asked.json:
-        asked.json.write_text(json.dumps(kept))
+    stores = []
+    if asked.show:
+        for file in (f for path in asked.show for f in (sorted(path.glob("*.json")) if path.is_dir() else [path])):
+            stores.append(Store(file, **json.loads(file.read_text())))
+    for n in asked.networks or ([] if asked.show else ["face", "brain"]):
+        sample = n in samples.names()
+        case = open_case(sample=n, limit=asked.limit) if sample else case_of(Path(n), asked.limit)
+        stores.append(compete(n if sample else Path(n).name, case, asked))
+    for store in stores:
+        print("\n".join(table(store)), flush=True)
+    if asked.plot:
+        picture(stores, asked.plot)
 
 
 if __name__ == "__main__":
