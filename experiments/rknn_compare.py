@@ -3,7 +3,8 @@
     python experiments/rknn_compare.py ZOO [NAME ...]       ZOO: made by experiments/networks/fetch.py
 
 Ours, per network: the better of two calibrators (int8); the same weights rounded by AdaRound (adaround); and the plan that `qbench search` finds for a
-fifth more latency than all INT8 (mixed). Sixteen samples to calibrate on, sixteen to judge by: enough for SQNR, too few for accuracies.
+fifth more latency than all INT8 (mixed). All of them and the toolkit calibrate on the same CALIBRATED samples; JUDGED others are enough for SQNR, too few
+for accuracies.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qbench.comparison import VendorRow, beaten
 
-NETWORKS = ("fashion", "brain", "blazeface", "ppocr_cls", "minilm")
-SAMPLES, TRIALS = 16, 16
+NETWORKS = ("fashion", "blazeface", "ppocr_cls", "posenet", "efficientnet_lite0")
+CALIBRATED, JUDGED, TRIALS = 32, 16, 6
 TARGET = "rk3588"
 CALIBRATORS = ("mse", "percentile:p=99.99")
 MORE_LATENCY = 1.2
@@ -38,8 +41,11 @@ def rows_of(zoo: Path, name: str, work: Path) -> list[VendorRow]:
     here, about = zoo / name, json.loads((zoo / name / "network.json").read_text(encoding="utf-8"))
     shapes = [a for k, v in about["shapes"].items() for a in ("--input-shape", f"{k}={','.join(map(str, v))}")]
     metric = "sqnr" if about["metric"].startswith("scores:") else about["metric"]         # scores.py is not known to the command line
-    data = ("--data", here / "calibration.npz", *shapes)
-    judged = (*data, "--eval-data", here / "evaluation.npz", "--metric", metric, "--limit", SAMPLES)
+    for part, count in (("calibration", CALIBRATED), ("evaluation", JUDGED)):
+        with np.load(here / f"{part}.npz") as stored:
+            np.savez(work / f"{part}.npz", **{k: stored[k][:count] for k in stored.files})
+    data = ("--data", work / "calibration.npz", *shapes)
+    judged = (*data, "--eval-data", work / "evaluation.npz", "--metric", metric)
     plans = []
     for label, make in (("adaround", lambda: qbench("quantize", here / "model.onnx", *data, "--target", TARGET, "--calibrator", "mse", "-c", "adaround:iterations=500",
                                                     "-o", work / "adaround.onnx", "--save-plan", work / "adaround.json")),

@@ -10,6 +10,7 @@ from math import hypot, isfinite, isnan
 from typing import Any
 
 from qbench.protocols import Accuracy, Price
+from qbench.warning_codes import code_of
 
 SCALES = ("global", "per-layer", "per-channel", "per-group")
 """Coarse to fine."""
@@ -216,7 +217,7 @@ class Comparison:
             "reference": row_json(self.reference),
             "scales": [_ladder_json(ladder) for ladder in ladders(self.rows)],
             "rows": [{"rank": i, "not_distinguishable": alike(r, order[0]), **row_json(r)} for i, r in enumerate(order, start=1)],
-            "gaps": [_gap_json(g) for g in self.gaps], "provenance": dict(self.provenance), "warnings": list(self.warnings),
+            "gaps": [_gap_json(g) for g in self.gaps], "provenance": dict(self.provenance), "warnings": list(self.warnings), "warning_codes": [code_of(w) for w in self.warnings],
             "unmeasured": dict(self.unmeasured), "vendor": [asdict(v) for v in self.vendor],
         }
         found: dict[str, Any] = finite(body)

@@ -12,7 +12,7 @@ copies; with zero copy the device reads the buffer itself, and there is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -146,18 +146,20 @@ class Breach:
 
 
 def contract_of(network: Network, target: Target, *, handover: str = "model", zero_copy: bool = False, preprocessing: Preprocessing | None = None,
-                codes: Mapping[str, Affine] | None = None, width_align: int | None = None) -> tuple[Contract, ...]:
+                codes: Mapping[str, Affine] | None = None, width_align: int | None = None, declared: Mapping[str, str] | None = None) -> tuple[Contract, ...]:
     """The contract of each input, in the order of the model.
 
     handover       one of HANDOVERS; "pixels" concerns pictures only, other inputs stay as the model declares them
     preprocessing  how the pictures of this model become values; of inputs that are pictures
     codes          input name -> how it is quantized, for the handover "codes"
     width_align    pixels, where the runtime told it (`w_stride`); else that of the target's file
+    declared       input name -> type in the file, where it was read in a wider one
     Raises InputError for a handover that the model has no input for.
     """
     if handover not in HANDOVERS:
         raise InputError(f"handover {handover!r}; known: {', '.join(HANDOVERS)}")
-    made = tuple(_contract(network.tensors[name], target, handover, zero_copy, preprocessing, (codes or {}).get(name), width_align)
+    specs = {name: replace(network.tensors[name], dtype=(declared or {}).get(name, network.tensors[name].dtype)) for name in network.inputs}
+    made = tuple(_contract(specs[name], target, handover, zero_copy, preprocessing, (codes or {}).get(name), width_align)
                  for name in network.inputs)
     if handover == "pixels" and not any(c.handover == "pixels" for c in made):
         shapes = ", ".join(f"{c.name} {list(c.shape)}" for c in made)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -70,12 +71,13 @@ def check_file(path: Path, contract: Contract, said: Said | None = None, member:
     """
     try:
         if path.suffix.lower() in (".npy", ".npz"):
-            array = _stored(path, contract, member)
-            return _without_address(check(array, replace(contract, base_align_bytes=1), said))
+            array, name = _stored(path, contract, member)
+            told = said or Said()
+            return _without_address(check(array, replace(contract, base_align_bytes=1), told if told.name or not name else replace(told, name=name)))
         if path.suffix.lower() in PICTURES:
             return _sorted([*_told(contract, said or Said()), *_picture(path, contract)])
         return [*_told(contract, said or Said()), *_raw(np.fromfile(path, np.uint8), replace(contract, base_align_bytes=1))]
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, BadZipFile) as error:
         raise InputError(f"{path}: cannot be read ({error}); give a .npy, a .npz, a picture, or the raw bytes of the tensor") from error
 
 
@@ -195,10 +197,23 @@ def _shape_cure(have: tuple[int, ...], contract: Contract) -> str:
     if len(have) == len(want):
         if want and have[1:] == want[1:]:
             return f"feed {want[0]} samples a run" if have[0] % want[0] == 0 else "pad the batch"
-        return "resize the picture before it becomes a tensor" if contract.layout else f"make it {list(want)}"
+        return _picture_cure(have, contract) if contract.layout else f"make it {list(want)}"
     if np.prod(have) == np.prod(want):
         return f"x.reshape({', '.join(map(str, want))}), if the order of the values is right"
     return f"make it {list(want)}"
+
+
+def _picture_cure(have: tuple[int, ...], contract: Contract) -> str:
+    """Other channels, sides exchanged, or another size."""
+    want, at = contract.shape, 1 if contract.layout == "NCHW" else 3
+    sides = (2, 3) if at == 1 else (1, 2)
+    if have[at] != want[at]:
+        front = "x[:, :3]" if at == 1 else "x[..., :3]"
+        return {(1, 3): f"x.repeat(3, {at}), if a grey picture is meant", (4, 3): f"{front}: leave the alpha channel out", (3, 1): "decode the picture as grey"}.get(
+            (have[at], want[at]), f"{have[at]} channels where the model reads {want[at]}: decode the picture otherwise")
+    if (have[sides[1]], have[sides[0]]) == (want[sides[0]], want[sides[1]]):
+        return f"rows and columns are exchanged: x.swapaxes{sides}; where the picture itself stands upright, resize it instead"
+    return "resize the picture before it becomes a tensor"
 
 
 def _strides(seen: Seen, contract: Contract) -> Iterator[Breach]:
@@ -298,16 +313,17 @@ def _range_cure(low: float, high: float, contract: Contract) -> str:
     return f"find what scales it; numpy.clip(x, {contract.low:g}, {contract.high:g}) hides it"
 
 
-def _stored(path: Path, contract: Contract, member: str | None) -> Array:
+def _stored(path: Path, contract: Contract, member: str | None) -> tuple[Array, str]:
+    """The array, and the name that a .npz gives it; "" where nobody named it."""
     found = np.load(path, allow_pickle=False)
     if isinstance(found, np.ndarray):
-        return found
+        return found, ""
     with found:
         name = member or (contract.name if contract.name in found.files else found.files[0] if len(found.files) == 1 else "")
         if name not in found.files:
             raise InputError(f"{path} holds {', '.join(found.files) or 'nothing'}, but not {name or contract.name!r}: name the array after the model's input")
         array: Array = found[name]
-        return array
+        return array, "" if member or re.fullmatch(r"arr_\d+", name) else name
 
 
 def _picture(path: Path, contract: Contract) -> Iterator[Breach]:

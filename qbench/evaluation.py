@@ -58,6 +58,7 @@ class OnnxEvaluator:
 
     float_pass_equivalents   work done so far in units of one float pass over the whole evaluation set, counted in
                              multiply-accumulates times samples: the price of a search, independent of the machine
+    judged                   the output that the metric reads, the first where it names none; SQNR, cosine and KL are of this one
     """
 
     def __init__(self, prepared: PreparedModel, dataset: Dataset, metric: Metric, *, seed: int = 0, threads: int | None = None,
@@ -67,6 +68,8 @@ class OnnxEvaluator:
         self.simulate = integer_kernels_saturate() if simulate is None else simulate
         self.float_pass_equivalents = 0.0
         self.batch = batch_size(prepared.model, self.network)
+        named = getattr(metric, "output", "")
+        self.judged = named if isinstance(named, str) and named in self.network.outputs else self.network.outputs[0]
         self._cut: Cut | None = None
         self._begun: dict[str, Begun] = {}
         self._spill: tempfile.TemporaryDirectory[str] | None = None
@@ -97,8 +100,8 @@ class OnnxEvaluator:
         self._rows = np.concatenate(rows)
         if odd:
             self.warnings.append(f"{odd} evaluation samples hold NaN or infinity")
-        if constant_output(self._reference, self.network.outputs[0]):
-            self.warnings.append(f"output {self.network.outputs[0]!r} is the same for every evaluation sample: its accuracy says nothing")
+        if constant_output(self._reference, self.judged):
+            self.warnings.append(f"output {self.judged!r} is the same for every evaluation sample: its accuracy says nothing")
         self._seconds = time.perf_counter() - start
         self.float_pass_equivalents += 1.0
 
@@ -156,7 +159,7 @@ class OnnxEvaluator:
         run = extract(model, cut_tensors(self.network, cut.position), self.network.outputs) if cut else model
         if run is None:
             run, cut = model, None
-        output = self.network.outputs[0]
+        output = self.judged
         if first < count:
             with loaded(run, self.threads, self.simulate) as session:
                 for index, batch in enumerate(self._batches(count)):

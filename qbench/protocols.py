@@ -128,7 +128,8 @@ class Accuracy:
 
     low, high      95 % interval of `value`
     drop           float value minus this value on the same samples; drop_low, drop_high its paired 95 % interval
-    sqnr_db, cosine, kl    of the first output against the float model on the same samples; kl is nan without classes
+    sqnr_db, cosine, kl    of the output that the metric reads (the first, where it names none) against the float model on the same samples;
+                           kl is nan without classes
     seconds        wall time of the evaluation
     classes        class by class, for a metric that has classes, on the whole set; of many those that lost most
     """

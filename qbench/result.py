@@ -10,6 +10,7 @@ from typing import Any
 
 from qbench.board import Measurement
 from qbench.protocols import Accuracy, ClassAccuracy, Price
+from qbench.warning_codes import code_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class SearchResult:
             "reference": one(self.reference), "uniform": {k: one(v) for k, v in self.uniform.items()},
             "chosen": one(self.chosen) if self.chosen else None, "front": [one(c) for c in self.front],
             "candidates": [one(c) for c in self.candidates], "sensitivity": [dict(r) for r in self.sensitivity],
-            "provenance": dict(self.provenance), "warnings": list(self.warnings), "mlflow": dict(self.mlflow),
+            "provenance": dict(self.provenance), "warnings": list(self.warnings), "warning_codes": [code_of(w) for w in self.warnings], "mlflow": dict(self.mlflow),
             "coverage": dict(self.coverage), "preset": dict(self.preset), "verified": dict(self.verified), "unsure": list(self.unsure),
         }
         return _finite(body)  # type: ignore[no-any-return]

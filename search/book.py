@@ -132,7 +132,7 @@ class Book:
         return next((e for e in self.evaluated.values() if e.candidate is chosen), None)
 
     def observations(self, variant: Variant) -> tuple[list[Codes], list[float], list[float]]:
-        """Codes, loss and its standard error of everything seen under one variant."""
+        """Codes, loss and its standard error of everything seen under one variant, as far as the errors of plans on the same samples differ."""
         codes: list[Codes] = []
         loss: list[float] = []
         error: list[float] = []
@@ -145,7 +145,7 @@ class Book:
                     known.add(row.tobytes())
                     codes.append(row)
                     loss.append(max(accuracy.drop, 0.0))
-                    error.append(standard_error(accuracy))
+                    error.append(standard_error(accuracy) * (OWN if accuracy.samples == self.samples else 1.0))
         return codes, loss, error
 
     def _seen(self) -> Sequence[tuple[Config, Accuracy]]:
@@ -208,6 +208,8 @@ SHARE = 1 / 6
 """Of the set in a quick look, and at most."""
 PASSES = 8.0
 """Sensitivity as a whole may cost as much as this many passes over the set (less, with the float prefix reused)."""
+OWN = 0.3
+"""Of the error of a drop, the part that is not common to all plans on the same samples: only this blurs which of them is better there."""
 GROWTH = 3
 """From one look to the next the samples grow by this factor."""
 

@@ -87,8 +87,11 @@ class Planner:
             return self._smallest(problem)
         if budget.kind is Kind.POWER:
             return self._least_power(problem)
-        weights = Weights(joules=1.0) if budget.kind is Kind.ENERGY else Weights(seconds=1.0)
-        found = solve(problem, weights, Caps())
+        return self.unlimited(op_point, Weights(joules=1.0) if budget.kind is Kind.ENERGY else Weights(seconds=1.0))
+
+    def unlimited(self, op_point: str, weights: Weights) -> Codes:
+        """The plan with the least of `weights`, all budgets left aside."""
+        found = solve(self._problem(op_point, None, ()), weights, Caps())
         assert found is not None, "without limits there is always a plan"
         return found
 
@@ -170,8 +173,7 @@ class Planner:
 
     def _least_power(self, problem: Assignment) -> Codes:
         """Least energy per time, a ratio of linear forms (Dinkelbach 1967, Management Science 13:7)."""
-        found = solve(problem, Weights(joules=1.0), Caps())
-        assert found is not None, "without limits there is always a plan"
+        found = self.unlimited(problem.costs.op_point, Weights(joules=1.0))
         for _ in range(ROUNDS):
             s, j, _ = problem.costs.totals(found)
             better = solve(problem, Weights(joules=1.0, seconds=-float(j[0] / s[0])), Caps())

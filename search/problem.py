@@ -19,7 +19,7 @@ from qbench.search.budget import Budget, MaxDrop
 from qbench.search.second_order import Curvature
 from qbench.search.space import Space
 
-RULES = 4
+RULES = 5
 """Goes up when the same seed leads elsewhere, so that an old study is not continued under new rules."""
 
 
@@ -52,6 +52,7 @@ class Problem:
     subset       samples of a quick look; None: chosen from the size of the set and of the network
     step         samples of one run of the evaluator: looks are whole runs, so that it can go on from there
     second_order foresees the sensitivities from curvature; None: they are measured, unit by unit
+    measured     boards will decide between the candidates: the search does not end where predictions alone say that it could
     time_limit_s stop proposing after this long; where it strikes depends on the machine, so it costs reproducibility
     """
 
@@ -76,6 +77,7 @@ class Problem:
     step: int = 1
     corrected: Mapping[str, MakePlan] = field(default_factory=dict)
     second_order: Curvature | None = None
+    measured: bool = False
     time_limit_s: float | None = None
     sample: bool = False
     target: str = ""

@@ -25,13 +25,13 @@ from qbench.search.planner import Planner
 from qbench.search.probing import coupling_text
 from qbench.search.problem import Events, Problem
 from qbench.search.sensitivity import least_lossy
+from qbench.search.settled import settled
 from qbench.search.space import Config, Strategy
 from qbench.search.state import State
 
-EXACT_SHARE, EXPLORE_SHARE = {True: 0.5, False: 0.3}, {True: 0.65, False: 0.75}
-"""Of the evaluations left after the uniform plans, what is used up when the stage ends; with limits there is one plan to find, without a front."""
-POLISH_SHARE = 0.15
-"""The strategy gets what the others leave."""
+EXACT_SHARE, EXPLORE_SHARE, POLISH_SHARE = {True: 0.5, False: 0.12}, {True: 0.65, False: 0.92}, {True: 0.15, False: 0.0}
+"""Of the evaluations left after the uniform plans: what is used up when exact and explore end, and what polish may use. The strategy gets what they
+leave. With limits there is one plan to find; without there is a front, and no one plan to polish."""
 
 
 def run(problem: Problem, evaluator: Evaluator, pricer: AssignmentCosts, events: Events | None = None,
@@ -66,8 +66,10 @@ def _run(problem: Problem, bench: Bench, strategy: Strategy, events: Events, ref
         if not state.op_points:
             binding = _refuse(state)
         else:
-            _search(state, strategy, problem)
-            if book.count < problem.trials:
+            reason = _search(state, strategy, problem)
+            if reason:
+                warnings.append(f"{book.count} of {problem.trials} plans evaluated: {reason}")
+            elif book.count < problem.trials:
                 warnings.append(f"{book.count} of {problem.trials} plans evaluated: the search found no others within the budgets")
     except TimeUp:
         warnings.append(f"stopped after {problem.time_limit_s:g} s with {book.count} of {problem.trials} plans evaluated")
@@ -77,16 +79,19 @@ def _run(problem: Problem, bench: Bench, strategy: Strategy, events: Events, ref
     return _result(state, floats, binding, partial, warnings)
 
 
-def _search(state: State, strategy: Strategy, problem: Problem) -> None:
+def _search(state: State, strategy: Strategy, problem: Problem) -> str:
+    """Why it ended early, or ""."""
     book = state.book
     stages.uniform(state)
+    if reason := settled(state):
+        return reason
     stages.sensitivity(state)
     left = max(problem.trials - book.count, 0)
     start, limited = book.count, bool(problem.limits)
     stages.exact(state, start + round(EXACT_SHARE[limited] * left))
     explore(state, start + round(EXPLORE_SHARE[limited] * left))
     stages.tell_all(state, strategy)
-    stages.sample(state, strategy, problem.strategy, problem.trials - round(POLISH_SHARE * left))
+    stages.sample(state, strategy, problem.strategy, problem.trials - round(POLISH_SHARE[limited] * left))
     stages.polish(state, problem.trials)
     stages.sample(state, strategy, problem.strategy, problem.trials)
     explore(state, problem.trials)
@@ -94,6 +99,7 @@ def _search(state: State, strategy: Strategy, problem: Problem) -> None:
     stages.scatter(state, problem.trials)
     stages.revisit(state, problem.trials)
     stages.spread(state)
+    return ""
 
 
 def _refuse(state: State) -> Binding:

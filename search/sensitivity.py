@@ -8,9 +8,10 @@ That losses add up is then checked against real plans; where they do not, neighb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -96,23 +97,25 @@ def noise(accuracy: Accuracy) -> float:
     return float(10.0 ** (-accuracy.sqnr_db / 10.0)) if not math.isnan(accuracy.sqnr_db) else 0.0
 
 
-def loss_model(space: Space, names: Sequence[str], found: Sequence[Sensitivity]) -> LossModel:
-    """The additive model, `names` being the pricer's precisions.
+def loss_model(space: Space, names: Sequence[str], found: Sequence[Sensitivity], uniform: Mapping[Precision, Accuracy] = MappingProxyType({})) -> LossModel:
+    """The additive model, `names` being the pricer's precisions; `uniform` holds what one precision throughout really loses.
 
-    A drop that lies within its error says little. The noise at the output then says more: it is turned into a drop by the
-    median ratio over the units whose drop is clear, and both are averaged with the weights 1 / error (the proxy's error is itself),
-    so that of two units without a clear drop the noisier one never counts as safer.
+    A drop that lies within its error says little. The noise at the output then says more: it is turned into a drop (`_proxy`), and both are
+    averaged with the weights 1 / error (the proxy's error is itself), so that of two units without a clear drop the noisier one never counts
+    as safer. A unit that changed no decision at all has no error that could be read off: it is given the usual one, or has the proxy alone.
     """
     index = {name: i for i, name in enumerate(names)}
     unit = np.zeros((len(space.units), len(names)))
     drop = np.array([s.accuracy.drop for s in found], float)
     error = np.array([standard_error(s.accuracy) for s in found], float)
     floor = floor_of(error)
-    error = np.maximum(error, floor)
-    proxy = _proxy(drop, error, np.array([noise(s.accuracy) for s in found], float))
-    proxy = np.maximum(proxy, floor)
-    value = np.maximum(proxy * (drop + error) / (proxy + error), 0.0)        # weights 1/error and 1/proxy: more noise never means less loss
-    value = np.where(drop > 2.0 * error, drop, value)
+    silent = error <= 0.0
+    usual = float(np.median(error[~silent])) if (~silent).any() else np.inf
+    error = np.where(silent, usual, np.maximum(error, floor))
+    proxy = np.maximum(_proxy(found, drop, error, uniform), floor)
+    weight = np.where(np.isinf(error), 1.0, error / (proxy + np.where(np.isinf(error), 0.0, error)))
+    value = np.maximum(weight * proxy + (1.0 - weight) * drop, 0.0)        # more noise never means less loss
+    value = np.where(~silent & (drop > 2.0 * error), drop, value)
     spread = np.full_like(unit, floor)
     for s, v, e in zip(found, value, error, strict=True):
         unit[s.unit, index[str(s.precision)]] = v
@@ -126,17 +129,23 @@ def floor_of(errors: Floats) -> float:
     return max(0.1 * float(np.median(positive)), 1e-6) if len(positive) else 1e-6
 
 
-def _proxy(drop: Floats, error: Floats, share: Floats) -> Floats:
-    """[n] drops that the output noise alone would suggest."""
+def _proxy(found: Sequence[Sensitivity], drop: Floats, error: Floats, uniform: Mapping[Precision, Accuracy]) -> Floats:
+    """[n] drops that the output noise alone would suggest: by the median ratio of drop to noise over the units whose drop is clear; without such
+    units, so that those of a precision add up to the loss of its uniform plan (its standard error, where that loses nothing); without such a plan,
+    by the ratio of the errors."""
+    share = np.array([noise(s.accuracy) for s in found], float)
     known = np.isfinite(share) & (share > 0.0)
-    clear = known & (drop > 2.0 * error)
+    share = np.where(known, share, 0.0)
+    clear = known & np.isfinite(error) & (drop > 2.0 * error)
     if clear.any():
-        ratio = float(np.median(drop[clear] / share[clear]))
-    elif known.any():
-        ratio = float(np.median(error[known] / share[known]))
-    else:
-        ratio = 0.0
-    proxy: Floats = ratio * np.where(known, share, 0.0)
+        return np.asarray(float(np.median(drop[clear] / share[clear])) * share)
+    proxy = np.zeros(len(found))
+    for p in {s.precision for s in found}:
+        of = np.array([s.precision is p for s in found]) & known
+        if p in uniform and of.any():
+            proxy[of] = max(uniform[p].drop, standard_error(uniform[p])) * share[of] / share[of].sum()
+        elif (of & np.isfinite(error)).any():
+            proxy[of] = float(np.median(error[of] / share[of])) * share[of]
     return proxy
 
 

@@ -121,7 +121,8 @@ def sensitivity(state: State) -> None:
         return
     for found in measure(space, state.look_all, state.book.events.progress, _harmless(state), state.book.bench.together):
         state.sensitivity.append(found)
-    state.prior = loss_model(space, state.names, state.sensitivity).with_pairs(state.pairs)
+    uniform = {Precision(n): e.candidate.accuracy for n, e in state.uniform.items()}
+    state.prior = loss_model(space, state.names, state.sensitivity, uniform).with_pairs(state.pairs)
     probe_surprises(state)
 
 

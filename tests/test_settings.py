@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qbench import config
-from qbench.cli import anywhere, main
+from qbench.cli import anywhere, main, options
+from qbench.cli.app import app
 from qbench.errors import ConfigError, nearest, unknown
 
 
@@ -76,10 +79,6 @@ def test_tables_hold_for_their_command_and_variables_for_tables(tmp_path: Path) 
 
 def test_every_key_is_an_option_of_a_command() -> None:
     """A key that no command takes would be read and do nothing."""
-    import typer
-
-    from qbench.cli.app import app
-
     root: Any = typer.main.get_command(app)
     takes = {name: {p.name for p in command.params} for name, command in root.commands.items()}
     for place in config.variables().values():
@@ -101,6 +100,37 @@ def test_a_written_file_reads_back_as_what_was_given(keys: dict[str, str], budge
 
     body = tomllib.loads(config.written(keys, budget))
     assert body == keys | {"search": {"budget": budget} if budget else {}}
+
+
+def said_by(*line: str) -> str:
+    """The command that would be recorded for this line: parsed with its defaults, not run."""
+    root: Any = typer.main.get_command(app)
+    context = root.make_context("qbench", anywhere(list(line)))
+    rest = [*context._protected_args, *context.args]
+    root.commands[rest[0]].make_context(rest[0], rest[1:], parent=context)
+    return options.LINE.text
+
+
+def test_the_recorded_command_needs_neither_file_nor_variables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "own.toml").write_text('target = "rk3576"\nlimit = 4\nmodel = "net.onnx"\n[search]\nbudget = ["20ms worst-case", "8mJ"]\ntrack = false\nmax_drop = 0.005\ntrials = 7\n')
+    monkeypatch.setenv("QBENCH_SEARCH_TRIALS", "9")
+    monkeypatch.setenv("QBENCH_SEARCH_STORAGE", "postgresql://me:secret@db/studies")
+    line = said_by("--config", "own.toml", "search", "--quiet", "--max-drop", "1%", "--board", "local://a?threads=1,ssh://me@host:22")
+    assert line == ("qbench search --target rk3576 --model net.onnx --limit 4 --budget '20ms worst-case' --budget 8mJ --trials 9 --no-track "
+                    "--storage 'postgresql://me:***@db/studies' --max-drop 1% --board 'local://a?threads=1,ssh://me@host:22'")
+    for name in ("QBENCH_SEARCH_TRIALS", "QBENCH_SEARCH_STORAGE"):
+        monkeypatch.delenv(name)
+    assert said_by("compare") == "qbench compare"
+    assert said_by("--config", "own.toml", "compare", "--scale", "global") == "qbench compare --target rk3576 net.onnx --limit 4 --scale global"
+
+
+def test_the_recorded_command_gives_the_same_settings_again(here: Path) -> None:
+    (here / "qbench.toml").write_text('sample = "fashion"\nlimit = 5\n[search]\nbudget = "1ms"\ntrack = true\ncalibrator = ["kl", "mse"]\n')
+    root: Any = typer.main.get_command(app)
+    first = root.commands["search"].make_context("search", ["--trials", "3"]).params
+    line = options.LINE.text
+    (here / "qbench.toml").unlink()
+    assert root.commands["search"].make_context("search", shlex.split(line)[2:]).params == first
 
 
 def test_init_writes_once(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,12 +24,14 @@ NOTHING = 5e-4                 # share of what there is below which a saving is 
 _ORDER = ((State.DO, State.CONSENT), (State.TRADE,), (State.HOST,), (State.COSTS,), (State.ALREADY,), (State.CONTRADICTED,), (State.NONE, State.UNPRICED), (State.INAPPLICABLE,))
 
 
-def advised(setup: Setup, model: PreparedModel, operators: dict[str, int], steps: tuple[Step, ...] = STEPS) -> Advisory:
+def advised(setup: Setup, model: PreparedModel, operators: dict[str, int], steps: tuple[Step, ...] = STEPS,
+            slim: Setup | None = None) -> Advisory:
     """The whole list for one setup, the largest saving first.
 
     operators   ONNX operator -> nodes in the user's file
+    slim        the same network without nodes that do nothing, where it has such
     """
-    subject = Subject(setup, priced(setup), model, operators)
+    subject = Subject(setup, priced(setup), model, operators, slim)
     answers = [(step, answer) for step in steps for answer in step.tries(subject)]
     found = [(_advice(step, answer, subject), answer) for step, answer in answers]
     together = _together(subject, [(a, t) for a, t in found if isinstance(t, Trial)])

@@ -29,6 +29,17 @@ def fusion(subject: Subject) -> Iterator[Answer]:
                 lambda s: replace(s, network=apart), counted=True, note="lost if every operator ran by itself")
 
 
+def needless(subject: Subject) -> Iterator[Answer]:
+    """Nodes that do nothing, such as the Transposes around every layer of a network that was converted from NHWC."""
+    slim = subject.slim
+    if slim is None:
+        yield Inapplicable("every node does something")
+        return
+    fewer = len(subject.setup.network.kernels) - len(slim.network.kernels)
+    yield Trial(f"take out {fewer} launches of nodes that do nothing or undo one another: `qbench rewrite`", Consent.EXACT,
+                lambda s: replace(s, network=slim.network, target=slim.target, precision=slim.precision), note="the vendor's compiler may do it by itself")
+
+
 def overlap(subject: Subject) -> Iterator[Answer]:
     model = npu(subject.setup)
     if model is None:

@@ -105,12 +105,14 @@ class Subject:
 
     now        cost of `setup`
     operators  ONNX operator -> nodes in the user's file, before anything was folded
+    slim       `setup` without nodes that do nothing or undo one another; None where there are none
     """
 
     setup: Setup
     now: Cost
     model: PreparedModel
     operators: dict[str, int]
+    slim: Setup | None = None
 
 
 @dataclass(frozen=True)

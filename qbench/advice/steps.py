@@ -7,6 +7,7 @@ from qbench.advice.records import Step
 
 STEPS = (
     Step("input-layout", "layout of the input", layout.input_layout),
+    Step("needless", "nodes that do nothing", compiler.needless),
     Step("edge-transposes", "Transposes at the edges", layout.transposes),
     Step("input-size", "padding of the input size", size.input_size),
     Step("precision", "INT8", precision.int8),

@@ -70,7 +70,7 @@ def command(
     case = open_case(model, data, eval_data, sample=sample, metric=metric, preprocess=preprocess,
                      input_shapes=options.shapes(input_shape), input_values=options.values(input_value), limit=limit)
     job = CompareJob(case, target, tuple(calibrator or ()), tuple(scale or ()), tuple(precision or ()), toolkit, op_point, seed, non_finite, output,
-                     vendor=vendor, plans=tuple(plan or ()))
+                     command=options.LINE.text, vendor=vendor, plans=tuple(plan or ()))
     with terminal.progress(options.console()) as progress:
         result = run_compare(job, progress)
     if as_json:

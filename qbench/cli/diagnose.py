@@ -27,7 +27,8 @@ def command(
     target: Annotated[str, typer.Option("--target", "-t", help="Chip whose predicted time the board's is held against; default: the plan's.")] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to compare, the first of the data. At least 3 tell old outputs from wrong ones.")] = 4,
     inner: Annotated[bool, typer.Option("--layers/--no-layers", help="Ask the board for the tensors between the layers too.")] = True,
-    search_seconds: Annotated[float, typer.Option("--search-seconds", min=0.0, help="At most so long is one wrong layer searched for where only outputs are known.")] = 120.0,
+    search_seconds: Annotated[float, typer.Option("--search-seconds", min=0.0, help="At most so long for each search: the layers alone, and one wrong layer where only outputs are known. What is left out is said.")] = 120.0,
+    stats: Annotated[Path | None, typer.Option("--stats", help="Calibration statistics (`qbench stats -o`): the plan's ranges are held against them; without, against the samples.")] = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Look an error message or a symptom up, in your words or the tool's.")] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Look up what a log file says.")] = None,
     preprocess: PreprocessOption = None,
@@ -59,7 +60,7 @@ def command(
 
     if model is not None and plan is None and (model.is_dir() or model.suffix == ".json"):
         model, plan = None, model
-    wanted = Wanted(model, plan, data, sample, outputs, compiled, board, artefact, target, samples, inner, search_seconds, preprocess, options.shapes(input_shape), options.values(input_value))
+    wanted = Wanted(model, plan, data, sample, outputs, compiled, board, artefact, target, samples, inner, search_seconds, stats, preprocess, options.shapes(input_shape), options.values(input_value))
     with terminal.progress(options.console()) as progress:
         found = diagnose(wanted, progress)
     if as_json:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qbench.errors import InputError
+from qbench.warning_codes import code_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,6 +77,16 @@ class Speech:
 SPEECH = Speech()
 
 
+@dataclass
+class Line:
+    """The command that runs, as one line that needs neither qbench.toml nor variables: set once, before it starts."""
+
+    text: str = ""
+
+
+LINE = Line()
+
+
 def console() -> Console:
     """Standard error, where progress and remarks go; honours NO_COLOR, --quiet and a terminal's width."""
     from rich.console import Console
@@ -100,13 +112,22 @@ def out() -> Console:
 
 
 def print_json(body: Any) -> None:
-    """One JSON value on standard output."""
+    """One JSON value on standard output. Beside each list `warnings` stands `warning_codes`, in the same order, "" where one has no code."""
     try:
-        json.dump(body, sys.stdout, indent=1, ensure_ascii=False)
+        json.dump(_coded(body), sys.stdout, indent=1, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()
+
+
+def _coded(body: Any) -> Any:
+    if isinstance(body, list | tuple):
+        return [_coded(v) for v in body]
+    if not isinstance(body, Mapping):
+        return body
+    codes = {"warning_codes": [code_of(w) for w in body["warnings"]]} if isinstance(body.get("warnings"), list | tuple) else {}
+    return {k: _coded(v) for k, v in body.items()} | codes
 
 
 def forget_stdout() -> None:

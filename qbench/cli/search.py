@@ -85,7 +85,7 @@ def command(
     def job_of(case: Case) -> SearchJob:
         return SearchJob(case, target, tuple(budget or ()), max_drop=max_drop, max_class_drop=max_class_drop, preset=preset, power=power, toolkit=toolkit, precisions=tuple(precision or ()),
                          calibrators=tuple(calibrator or ()), scales=tuple(scale or ()), corrections=tuple(correct or ()), op_points=tuple(op_point or ()), trials=trials, seed=seed, strategy=strategy, sensitivity=sensitivity,
-                         policy=non_finite, out=output, track=track, register=register, storage=storage, executor=executor,
+                         policy=non_finite, out=output, command=options.LINE.text, track=track, register=register, storage=storage, executor=executor,
                          boards=tuple(u for text in board or () for u in text.split(",")))
 
     if resolution:

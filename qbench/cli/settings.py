@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+import shlex
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +27,12 @@ class Configured(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         first = super().make_context(info_name, list(args), parent, resilient_parsing=True)       # only to see what was given
         given = {str(p.name) for p in self.params if p.name and str(first.get_parameter_source(p.name)).endswith("COMMANDLINE")}
+        used: dict[str, Any] = {}
         if "help" not in given and not {"-h", "--help"} & set(args):
-            extra["default_map"] = self._defaults(str(info_name), given, parent.params.get("config") if parent else None)
+            used = self._defaults(str(info_name), given, parent.params.get("config") if parent else None)
+        takes = {str(p.name): p for p in self.params}
+        options.LINE.text = spelled(str(info_name), [(takes[k], v) for k, v in used.items()], args)
+        extra["default_map"] = {k: (v,) if getattr(takes[k], "multiple", False) and isinstance(v, str) else v for k, v in used.items()}
         return super().make_context(info_name, args, parent, **extra)
 
     def _defaults(self, command: str, given: Collection[str], named: Path | None) -> dict[str, Any]:
@@ -41,11 +47,34 @@ class Configured(TyperCommand):
             left_out |= {k for g in given if g in HOLDS_ALL for k in settings if k not in HOLDS_ALL[g]}
         if sum(isinstance(p, TyperArgument) for p in self.params) > 1:          # MODEL PLAN: which one is given cannot be told
             left_out |= {"model"}
-        takes = {str(p.name): p for p in self.params}
+        takes = {str(p.name) for p in self.params}
         used = {k: v for k, v in settings.items() if k in takes and k not in left_out and k not in given}
         if used:
             options.remark(f"defaults from {path or 'the environment'}: {', '.join(f'{k}={v}' for k, v in used.items())}")
-        return {k: (v,) if getattr(takes[k], "multiple", False) and isinstance(v, str) else v for k, v in used.items()}
+        return used
+
+
+def spelled(command: str, used: Sequence[tuple[Any, Any]], given: Sequence[str]) -> str:
+    """The line that does the same where neither file nor variables are: what they set is written out, in front of what was given.
+
+    used   parameter and its value, from qbench.toml or the environment; passwords in addresses are left out
+    """
+    words = []
+    for parameter, value in used:
+        values = [str(v) for v in (value if isinstance(value, tuple | list) else (value,))]
+        if isinstance(parameter, TyperArgument):
+            words += values
+        elif isinstance(value, bool):
+            words += (parameter.opts if value else parameter.secondary_opts)[:1]
+        else:
+            words += [w for v in values for w in (parameter.opts[0], v)]
+    line = shlex.join(("qbench", command, *words, *given))
+    if "://" not in line:
+        return line
+    from qbench.search.ledger import without_password
+
+    addresses = [re.split(r",(?=\w+://)", w) for w in ("qbench", command, *words, *given)]                 # boards come several in a word
+    return shlex.join(",".join(map(without_password, a)) for a in addresses)
 
 
 def init(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import sqrt
 from time import monotonic
 
 import numpy as np
 
-from qbench.diagnosis.edits import PITCHES, everywhere, rounding_edits, wobbled
+from qbench.diagnosis.edits import BITS, PITCHES, accumulator_edits, everywhere, rounding_edits, wobbled
 from qbench.diagnosis.gaps import affected, gap, left
 from qbench.diagnosis.graph import Graph
 from qbench.diagnosis.input_faults import Normalisation, fitted_input, input_faults
@@ -145,9 +146,15 @@ class Examination:
         best = min((t for t in self.trials if t.freedom == 0), key=lambda t: t.left, default=None)
         return best if best is not None and best.explained >= SURE else None
 
-    def roundings(self) -> tuple[Trial, ...]:
-        """Only these can hide within what arithmetic allows."""
+    def hidden(self) -> tuple[Trial, ...]:
+        """Hypotheses without fitted numbers that can hide within what arithmetic allows: roundings, and sums of too few bits, everywhere or in one place."""
         self._edits(rounding_edits(self.part.graph))
+        until = monotonic() + self.limit_s
+        products = self.part.graph.products
+        for e in chain(accumulator_edits(products), *(accumulator_edits([p], p.name, BITS[:1]) for p in products)):
+            if (self.best is not None and self.best.explained >= SURE) or monotonic() > until:
+                break
+            self._edits([e])
         return ranked(self.trials)
 
     @property

@@ -51,3 +51,12 @@ def affected(observed: Tensors, clean: Tensors, allowed: Mapping[str, float]) ->
     """Samples in which any tensor lies further apart than allowed."""
     count = len(next(iter(observed.values())))
     return [i for i in range(count) if any(gap(clean[t][i], observed[t][i]).rms_error > allowed[t] for t in observed)]
+
+
+def db_text(value: float) -> str:
+    return "equal" if value == inf else f"{value:.1f} dB"
+
+
+def odd_text(x: Array) -> str:
+    """How many values of `x` are not finite."""
+    return f"{int(np.isnan(x).sum())} NaN and {int(np.isinf(x).sum())} infinities in {x.size} values"

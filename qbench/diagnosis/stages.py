@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
+from math import isfinite
+from time import monotonic
 
 import numpy as np
 
 from qbench.diagnosis.examine import LOCAL_S, SURE, Examination, Part, chosen, ranked
-from qbench.diagnosis.gaps import gap, left
-from qbench.diagnosis.graph import Graph, Point, laid_open, part
+from qbench.diagnosis.gaps import db_text, gap, left, odd_text
+from qbench.diagnosis.graph import Graph, laid_open, part
 from qbench.diagnosis.input_faults import Normalisation, input_faults
-from qbench.diagnosis.places import range_to
 from qbench.diagnosis.records import Cause, LayerGap, Stage, Tensors, Trial
 from qbench.diagnosis.runs import Runner
 from qbench.protocols import Array, Progress, silent
@@ -22,11 +22,6 @@ PLACED = 0.85
 """Between the two: for one without any other fitted number than the place that it names."""
 FEWEST = 8
 """Differing values below which nothing is said within that."""
-BROKEN_DB = 12.0
-"""SQNR of the worst output below which a quantization is looked at for a single cause: noise is a sixteenth of the signal."""
-SINGLE = 0.75
-"""Share of the noise that one tensor's range must be responsible for."""
-SUSPECTS = 8
 
 
 def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: Runner, *, others: Mapping[str, Tensors] | None = None,
@@ -44,14 +39,15 @@ def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: 
     order = sorted(observed, key=lambda t: graph.maker.get(t, -1))
     clean = runner.run(laid_open(graph, order), feeds)
     inner = [t for t in order if t not in graph.outputs]
-    parts = [_part(graph, feeds, observed, [t], runner, others) for t in order] if inner else [_part(graph, feeds, observed, order, runner, others)]
+    parts, read, cut = _parts(graph, feeds, observed, order, inner, runner, others, limit_s, progress)
+    notes = [*notes, *filter(None, [cut])]
     layers = tuple(_layer(t, p, clean[t], graph) for p in parts for t in p.observed)
     first = next((p for p in parts if p.open), None)
     if first is None:
-        return _magnified(name, parts, known, instead, layers, notes, progress) or _within(name, parts, layers, notes)
+        return _magnified(name, parts, known, instead, layers, notes, progress) or _within(name, parts, layers, notes, progress, limit_s)
     opened = [t for p in parts if p.open for t in p.observed]
     if set(first.observed) <= set(graph.outputs) and len(opened) > 1 and inner:
-        first = _part(graph, feeds, observed, opened, runner, others)
+        first = _part(graph, feeds, read, opened, runner, others)
     tensor = next(iter(first.observed))
     examined = Examination(first, known, progress, instead if first.outside else (), limit_s)
     odd = _not_finite(first)
@@ -59,6 +55,28 @@ def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: 
         return Stage(name, Cause.NON_FINITE, (Cause.NON_FINITE,), odd, tensor, 0.99, _numbers(first, examined.samples) + _half_facts(first), (), layers,
                      tuple(examined.samples), tuple(notes))
     return _verdict(name, first, tensor, examined, examined.run(), layers, notes)
+
+
+def _parts(graph: Graph, feeds: Tensors, observed: Tensors, order: Sequence[str], inner: Sequence[str], runner: Runner, others: Mapping[str, Tensors], limit_s: float,
+           progress: Progress) -> tuple[list[Part], Tensors, str]:
+    """The part in front of every observed tensor, in network order; the tensors that parts read; and what was left out.
+
+    Where time is short the rest is one part, from the last tensors that were looked at to the outputs.
+    """
+    if not inner:
+        return [_part(graph, feeds, observed, order, runner, others)], observed, ""
+    until, parts = monotonic() + limit_s, list[Part]()
+    for number, t in enumerate(order):
+        if number and monotonic() > until and t in inner:
+            ends = [o for o in order[number:] if o in graph.outputs] or [order[-1]]
+            read = {x: observed[x] for x in (*order[:number], *ends)}
+            skipped = [x for x in order[number:] if x in inner and x not in ends]
+            text = (f"{number} of {len(order)} tensors were held against their part of the network in {limit_s:g} s (--search-seconds); "
+                    f"from {skipped[0]} on it is one part" if skipped else "")
+            return [*parts, _part(graph, feeds, read, ends, runner, others)], read, text
+        progress("layers", number, len(order))
+        parts.append(_part(graph, feeds, observed, [t], runner, others))
+    return parts, observed, ""
 
 
 def _part(graph: Graph, feeds: Tensors, observed: Tensors, wanted: Sequence[str], runner: Runner, others: Mapping[str, Tensors]) -> Part:
@@ -89,8 +107,8 @@ def _magnified(name: str, parts: Sequence[Part], known: Normalisation | None, in
     return None
 
 
-def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
-    """Nothing is wider than arithmetic allows: healthy, unless one rounding mode explains what there is."""
+def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str], progress: Progress, limit_s: float) -> Stage:
+    """Nothing is wider than arithmetic allows: healthy, unless one rounding mode, or sums of too few bits, explain what there is."""
     for p in parts:
         differing = sum(int(np.count_nonzero(p.observed[t] != p.clean[t])) for t in p.observed)
         if differing < FEWEST or not p.graph.points:
@@ -99,17 +117,17 @@ def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], note
         shares = [left(p.observed, way, p.clean, every) for way in p.other.values()]
         if min(shares, default=1.0) < ENOUGH:
             continue
-        trials = Examination(p).roundings()
+        trials = Examination(p, progress=progress, limit_s=limit_s).hidden()
         best = chosen(trials)
         if best is not None and best.explained >= SURE:
             worst = next(iter(p.observed))
             fact = (f"{differing} values of {', '.join(p.observed)} differ; none of the ways to compute them here does it, "
-                    f"and one rounding mode explains {best.explained:.1%} of it")
-            return Stage(name, Cause.ROUNDING, best.causes, best.names[0], best.where or worst, best.explained, (fact,), trials, layers, (), tuple(notes))
+                    f"and {best.names[0]!r} explains {best.explained:.1%} of it")
+            return Stage(name, best.causes[0], best.causes, best.names[0], best.where or worst, min(best.explained, 0.99), (fact,), trials, layers, (), tuple(notes))
         break
     worst_layer = min(layers, key=lambda g: g.accumulated.sqnr_db)
     return Stage(name, Cause.HEALTHY, (), "no gap wider than arithmetic allows", "", 1.0,
-                 (f"widest gap: {worst_layer.tensor}, {_db(worst_layer.accumulated.sqnr_db)}{_steps(worst_layer.accumulated.max_steps)}",), (), layers, (), tuple(notes))
+                 (f"widest gap: {worst_layer.tensor}, {db_text(worst_layer.accumulated.sqnr_db)}{_steps(worst_layer.accumulated.max_steps)}",), (), layers, (), tuple(notes))
 
 
 def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials: tuple[Trial, ...], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:
@@ -149,22 +167,18 @@ def _numbers(p: Part, samples: Sequence[int]) -> tuple[str, ...]:
         g = gap(p.clean[t][samples], p.observed[t][samples], p.graph.scale_of(t))
         if isfinite(g.rms_error):
             unit = g.step or 1.0
-            found.append(f"{t}: {_db(g.sqnr_db)}, cosine {g.cosine:.4f}, error rms {g.rms_error / unit:.3g}, max {g.max_error / unit:.3g}{' steps' if g.step else ''}; "
+            found.append(f"{t}: {db_text(g.sqnr_db)}, cosine {g.cosine:.4f}, error rms {g.rms_error / unit:.3g}, max {g.max_error / unit:.3g}{' steps' if g.step else ''}; "
                          f"arithmetic allows rms {p.allowed[t] / unit:.3g}")
         else:
-            found.append(f"{t}: {_odd(p.observed[t])}")
+            found.append(f"{t}: {odd_text(p.observed[t])}")
     return tuple(found)
 
 
 def _not_finite(p: Part) -> str:
     for t, o in p.observed.items():
         if np.count_nonzero(~np.isfinite(o) & np.isfinite(p.clean[t])):
-            return f"{t} holds {_odd(o)}, the reference none"
+            return f"{t} holds {odd_text(o)}, the reference none"
     return ""
-
-
-def _odd(x: Array) -> str:
-    return f"{int(np.isnan(x).sum())} NaN and {int(np.isinf(x).sum())} infinities in {x.size} values"
 
 
 def _half_facts(p: Part) -> tuple[str, ...]:
@@ -190,10 +204,6 @@ def _grid(p: Part) -> str:
     return ""
 
 
-def _db(value: float) -> str:
-    return "equal" if value == inf else f"{value:.1f} dB"
-
-
 def _steps(value: float | None) -> str:
     return "" if value is None else f", at most {value:.3g} steps"
 
@@ -215,59 +225,7 @@ def compare_inputs(feeds: Tensors, observed: Tensors, known: Normalisation | Non
         return Stage(stage, Cause.HEALTHY, (), "the board was given the same inputs", "", 1.0)
     trials = [Trial((f.name,), (f.cause,), left(seen, f.apply(clean), clean, wrong), f.freedom, f.name.partition(":")[0]) for f in input_faults(clean, {}, known)]
     best = chosen(trials)
-    facts = tuple(f"input {k}: {_db(gap(clean[k][wrong], seen[k][wrong]).sqnr_db)}" for k in names)
+    facts = tuple(f"input {k}: {db_text(gap(clean[k][wrong], seen[k][wrong]).sqnr_db)}" for k in names)
     if best is None or best.explained < ENOUGH:
         return Stage(stage, Cause.UNKNOWN, (), "the board was given other inputs, and no hypothesis says how", f"input {names[0]}", 0.0, facts, ranked(trials), (), tuple(wrong))
     return Stage(stage, best.causes[0], best.causes, best.names[0], best.where, best.explained, (*facts, f"{best.names[0]}: explains {best.explained:.1%}"), ranked(trials), (), tuple(wrong))
-
-
-def quantization(name: str, graph: Graph, feeds: Tensors, reference: Tensors, runner: Runner, progress: Progress = silent) -> Stage:
-    """The quantized model against float: gaps of every stored tensor, and whether one tensor's range is to blame.
-
-    reference   value of the quantized graph -> what the float model has there
-    """
-    order = sorted((t for t in reference if t in graph.maker), key=lambda t: graph.maker[t])
-    made = runner.run(laid_open(graph, order), feeds)
-    layers = []
-    for number, t in enumerate(order):
-        progress("layers alone", number, len(order))
-        model, reads = part(graph, [x for x in order if x != t], [t])
-        alone = runner.run(model, {n: feeds[n] if n in graph.inputs else reference[n] for n in reads} or dict(feeds))[t]
-        step = graph.scale_of(t)
-        layers.append(LayerGap(t, gap(reference[t], alone, step), gap(reference[t], made[t], step), 0.0, False))
-    outputs = {o: reference[o] for o in graph.outputs if o in reference}
-    have = {o: made[o] for o in outputs}
-    worst = min((gap(outputs[o], have[o]).sqnr_db, o) for o in outputs)
-    facts: tuple[str, ...] = tuple(f"{o}: {_db(gap(outputs[o], have[o]).sqnr_db)} from float, cosine {gap(outputs[o], have[o]).cosine:.4f}" for o in outputs)
-    for o, wanted in outputs.items():
-        if not np.isfinite(have[o]).all() and np.isfinite(wanted).all():
-            return Stage(name, Cause.NON_FINITE, (Cause.NON_FINITE,), f"{o} holds {_odd(have[o])}", o, 0.99, facts, (), tuple(layers))
-    if worst[0] >= BROKEN_DB:
-        return Stage(name, Cause.HEALTHY, (), "the gap of a quantization without a single cause", "", 1.0, facts, (), tuple(layers))
-    trials = _ranges(graph, feeds, reference, outputs, have, layers, runner, progress)
-    best = chosen(trials)
-    if best is None or best.explained < SINGLE:
-        text = f"the outputs are {_db(worst[0])} from float and no single range is to blame: `qbench analyze` tells which layers need more bits"
-        return Stage(name, Cause.HEALTHY, (), text, "", 0.5, facts, ranked(trials), tuple(layers))
-    return Stage(name, Cause.RANGE, (Cause.RANGE,), f"{best.where}: {best.names[0]}", best.where, best.explained,
-                 (*facts, f"with the range that the samples have there the noise falls by {best.explained:.0%}"), ranked(trials), tuple(layers))
-
-
-def _ranges(graph: Graph, feeds: Tensors, reference: Tensors, outputs: Tensors, have: Tensors, layers: Sequence[LayerGap], runner: Runner, progress: Progress) -> list[Trial]:
-    """Each suspect tensor with the range that the float model has there."""
-    known = {**reference, **{p.stored: feeds[p.raw] for p in graph.points if p.raw in feeds}}
-    alone = {p.stored: _stored_db(p, feeds[p.raw]) for p in graph.points if p.raw in feeds} | {g.tensor: g.isolated.sqnr_db for g in layers}
-    suspects = sorted((p for p in graph.points if p.stored in known), key=lambda p: alone.get(p.stored, inf))
-    found = []
-    for number, p in enumerate(suspects[:SUSPECTS]):
-        progress("ranges", number, SUSPECTS)
-        e = range_to(graph, p, float(known[p.stored].min()), float(known[p.stored].max()))
-        changed = runner.run(e.apply(graph.model), feeds)
-        found.append(Trial((e.name,), (e.cause,), left(outputs, {o: changed[o] for o in outputs}, have, range(len(next(iter(outputs.values()))))), 0, p.raw))
-    return found
-
-
-def _stored_db(p: Point, x: Array) -> float:
-    """SQNR of a tensor that is stored in the codes of a point."""
-    codes = np.clip(np.rint(x / np.float32(p.scale)) + p.zero_point, p.qmin, p.qmax)
-    return gap(x, (codes - p.zero_point) * p.scale).sqnr_db

@@ -6,7 +6,7 @@ C changes the result and needs consent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from qbench.inspection.operator_table import Placed
@@ -23,6 +23,7 @@ class Cure:
     note        bound, condition or catch
     mode        only for an operator with this `mode` attribute
     rewrite     its name in `qbench rewrite`; "" where none applies it
+    axes        only for a convolution with so many spatial axes; 0: any
     """
 
     ops: tuple[str, ...]
@@ -31,6 +32,7 @@ class Cure:
     note: str = ""
     mode: str = ""
     rewrite: str = ""
+    axes: int = 0
 
     @property
     def advice(self) -> str:
@@ -61,10 +63,10 @@ CURES = (
     Cure(("Einsum",), "Transpose, Reshape, MatMul", "N", rewrite="einsum-to-matmul"),
     Cure(("MatMul",), "1x1 Conv", "N", rewrite="matmul-to-conv"),
     Cure(("Gemm",), "1x1 Conv", "N", rewrite="gemm-to-conv"),
-    Cure(("Conv",), "sum of 2-D convolutions, for 3-D", "N", "the cost grows with depth", rewrite="conv3d-to-conv"),
-    Cure(("Conv",), "Reshape to 2-D, for 1-D", "N", rewrite="conv1d-to-conv"),
-    Cure(("Conv",), "large or dilated kernels split, or space-to-batch", "N"),
-    Cure(("Conv",), "an explicit Pad in front", "E", "for pads above the limit", rewrite="explicit-pad"),
+    Cure(("Conv",), "sum of 2-D convolutions, for 3-D", "N", "the cost grows with depth", rewrite="conv3d-to-conv", axes=3),
+    Cure(("Conv",), "Reshape to 2-D, for 1-D", "N", rewrite="conv1d-to-conv", axes=1),
+    Cure(("Conv",), "large or dilated kernels split, or space-to-batch", "N", axes=2),
+    Cure(("Conv",), "an explicit Pad in front", "E", "for pads above the limit", rewrite="explicit-pad", axes=2),
     Cure(("ConvTranspose",), "sub-pixel Conv + DepthToSpace, or zero-stuffing + Conv", "N", "for strides that the chip lacks", rewrite="transposed-conv-stride"),
     Cure(("Pow",), "Mul(x, x) for the exponent 2; Sqrt for 0.5", "N", rewrite="pow-to-mul"),
     Cure(("Div",), "Mul by the reciprocal where the divisor is constant", "N", "exact for powers of two", rewrite="div-to-mul"),
@@ -117,6 +119,7 @@ def offers(placed: Placed, operators: Mapping[str, Operator]) -> tuple[Offer, ..
     return tuple(found)
 
 
-def _for(op: str, nodes: Iterable[Operator]) -> Iterable[Cure]:
+def _for(op: str, nodes: Collection[Operator]) -> Iterable[Cure]:
     modes = {n.text("mode", "nearest" if op in ("Resize", "Upsample") else "") for n in nodes}
-    return (c for c in CURES if op in c.ops and (not c.mode or c.mode in modes))
+    axes = {len(n.shape(1)) - 2 for n in nodes}
+    return (c for c in CURES if op in c.ops and (not c.mode or c.mode in modes) and (not c.axes or c.axes in axes))

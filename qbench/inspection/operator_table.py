@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qbench.network import Network, Precision
 from qbench.placement.judging import Judged, kernels_of
@@ -24,7 +24,7 @@ class OperatorLine:
     """One operator type.
 
     placements   how many nodes go where, each at the precision that it runs at
-    at           precision -> the worst placement of its nodes
+    at           precision -> the worst placement of its nodes; why_at   and the reason, where there is one
     why          reasons, one each, with the rule that is broken
     limits       texts of the rules about the type
     source       who says so
@@ -38,6 +38,7 @@ class OperatorLine:
     limits: tuple[str, ...]
     source: str
     nodes: tuple[Elsewhere, ...]
+    why_at: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def worst(self) -> Placement:
@@ -73,16 +74,18 @@ def _line(op: str, members: Sequence[Operator], judged: Judged, verdicts: Mappin
     counts: dict[str, int] = {}
     for _, v in found:
         counts[str(v.placement)] = counts.get(str(v.placement), 0) + 1
-    at = {str(p): str(max((each[o.name].placement for o in members), key=lambda x: x.severity)) for p, each in judged.items()}
+    worst = {str(p): max((each[o.name] for o in members), key=lambda v: v.placement.severity) for p, each in judged.items()}
+    at = {p: str(v.placement) for p, v in worst.items()}
     alike = len({v.why for _, v in found}) == 1
     told = {v.why + (f" ({v.limit})" if v.limit else ""): None for _, v in found if v.why and (alike or v.placement is not Placement.NPU)}
     sources = {v.source: None for _, v in found if v.source}
     elsewhere = tuple(Elsewhere(n, str(v.placement), v.why) for n, v in found if v.placement is not Placement.NPU)
-    return OperatorLine(op, len(members), counts, at, tuple(told), rules.limits(op, toolkit), "; ".join(sources), elsewhere)
+    return OperatorLine(op, len(members), counts, at, tuple(told), rules.limits(op, toolkit), "; ".join(sources), elsewhere, {p: v.why for p, v in worst.items() if v.why})
 
 
 def _remarks(operators: Mapping[str, Operator], rules: Rules, toolkit: str) -> list[str]:
+    found = list(rules.remarks(operators, toolkit))
     opset = max((o.opset for o in operators.values()), default=0)
     if rules.highest_opset and opset > rules.highest_opset:
-        return [f"the model has opset {opset}; toolkit {toolkit} refused models above opset {rules.highest_opset}: export it with {rules.highest_opset} or lower"]
-    return []
+        found.insert(0, f"the model has opset {opset}; toolkit {toolkit} refused models above opset {rules.highest_opset}: export it with {rules.highest_opset} or lower")
+    return found

@@ -120,3 +120,7 @@ class Rules(Protocol):
     def limits(self, op: str, toolkit: str) -> tuple[str, ...]:
         """Texts of the rules about an ONNX operator type, for the table of what is supported."""
         ...
+
+    def remarks(self, operators: Mapping[str, Operator], toolkit: str) -> tuple[str, ...]:
+        """What the toolchain is known to do with such a network as a whole."""
+        ...

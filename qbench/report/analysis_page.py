@@ -43,7 +43,7 @@ def context(analysis: Analysis, findings: Sequence[Finding]) -> dict[str, Any]:
     rows = words.rows(analysis)
     return {
         "version": qbench.__version__, "title": text.plain(analysis.model), "headline": words.headline(analysis), "outputs": words.outputs(analysis),
-        "nothing": words.nothing(analysis, findings), "warnings": [text.plain(w) for w in analysis.warnings],
+        "nothing": words.nothing(analysis, findings), "warnings": text.coded(analysis.warnings),
         "findings": [_finding(f) for f in findings], "top": _TOP,
         "rows": [{"row": r, "name": breakable(r.kernel), "tensor": breakable(r.tensor), "precision": precision_mark(r.precision)} for r in rows],
         "legend": list({p["css"]: p for p in (precision_mark(k.precision) for k in analysis.kernels)}.values()),

@@ -122,11 +122,9 @@ def vendor_table(result: Comparison) -> Group:
     """The vendor's own results and ours in its simulator, and where ours lose."""
     from rich.console import Group
 
-    scale = words.scale_of(result)
-    table = _table("In the vendor's simulator", "cycles: of the toolkit's own table; build: seconds; both ours and theirs from the same calibration samples")
-    for title in ("by", "what", "accuracy", "SQNR", "cycles", "build s"):
+    table = _table("In the vendor's simulator", words.VENDOR)
+    for title in words.VENDOR_HEADS[:-1]:
         table.add_column(title, justify="left" if title in ("by", "what") else "right", overflow="fold")
-    for r in result.vendor:
-        shown = ["refused", "", "", ""] if r.refused else [scale.value(r.value), words.db(r.sqnr_db), f"{r.cycles:,}", f"{r.build_s:.0f}"]
-        table.add_row(*(_plain(c) for c in (r.maker, r.name, *shown)))
+    for row in words.vendor_cells(result):
+        table.add_row(*(_plain(c) for c in row[:-1]))
     return Group(table, *(_plain(line, "yellow") for line in words.vendor_remarks(result)))

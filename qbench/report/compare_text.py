@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -27,6 +27,8 @@ FEW_BITS = 4.0
 HALF = 0.5
 NAMED = 3
 """Tensors or layers that a sentence names."""
+VENDOR = "cycles: of the toolkit's own table; build: seconds; both ours and theirs from the same calibration samples"
+VENDOR_HEADS = ("by", "what", "accuracy", "SQNR", "cycles", "build s", "worst layer")
 _ONE_SCALE = {"global": "one scale for all activations", "per-layer": "one scale per tensor", "per-channel": "per-channel weight scales",
               "per-group": "per-group weight scales"}
 
@@ -240,6 +242,21 @@ def signed(x: object, scale: text.Scale) -> str:
     return f"{number} {scale.points}".strip()
 
 
+def vendor_cells(result: Comparison) -> list[tuple[str, ...]]:
+    """By whom, what, accuracy, SQNR, cycles, seconds, and the layer that the toolkit's own analysis finds worst by itself; texts, a row each."""
+    found: list[tuple[str, ...]] = []
+    scale = scale_of(result)
+    for r in result.vendor:
+        figures = ("refused", "", "", "", "") if r.refused else (scale.value(r.value), db(r.sqnr_db), f"{r.cycles:,}", f"{r.build_s:.0f}", _worst(r.layers))
+        found.append((text.plain(r.maker), text.plain(r.name), *figures))
+    return found
+
+
+def _worst(layers: Sequence[Mapping[str, Any]]) -> str:
+    worst = min(layers, key=lambda row: float(row["single_cos"]), default=None)
+    return "" if worst is None else f"{text.plain(str(worst['name']))} (cosine {float(worst['single_cos']):.5f})"
+
+
 def vendor_remarks(result: Comparison) -> list[str]:
     """Refusals, and every row of ours that one of the vendor's beats at no more cycles."""
     refused = [f"{text.plain(r.maker)} {text.plain(r.name)}: {text.plain(r.refused)}" for r in result.vendor if r.refused]
@@ -278,5 +295,5 @@ def basis(result: Comparison) -> str:
     p, a = result.provenance, result.reference.accuracy
     return (f"Accuracy: measured on {text.plain(p.get('evaluated on', f'{a.samples} samples'))}, 95 % intervals; drops are paired with float on "
             f"the same samples; calibrated on {text.plain(p.get('calibrated on', 'data that were not recorded'))}. \"same\" or \"=\" beside a row: its "
-            "drop interval overlaps that of the best row. SQNR: of the network's first output; worst layer: the kernel of lowest SQNR against float on "
+            "drop interval overlaps that of the best row. SQNR: of the output that the metric reads; worst layer: the kernel of lowest SQNR against float on "
             f"{result.layer_samples} evaluation samples. Size: the model file. {text.plain(p.get('accuracy', ''))}.")

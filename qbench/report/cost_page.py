@@ -46,7 +46,7 @@ def _price(row: Row) -> dict[str, Any]:
     total = sum(bounds.values()) or 1.0
     return {
         "title": f"{row['target']} {row['precision']} at {row['op_point']}", "headline": words.headline(row),
-        "tiles": _tiles(row), "warnings": [text.plain(w) for w in row["warnings"]],
+        "tiles": _tiles(row), "warnings": text.coded(row["warnings"]),
         "bounds": [{"name": b, "style": style(b), "width": f"{100 * ms / total:.2f}%", "value": f"{text.significant(ms)} ms, {100 * ms / total:.0f} %"}
                    for b, ms in bounds.items()],
         "kernels": [_kernel(k, longest) for k in kernels], "buffers": buffers(row["memory"], len(kernels)),

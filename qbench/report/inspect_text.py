@@ -101,7 +101,7 @@ def operators(on: OnTarget) -> Part:
     rows = []
     for o in on.operators:
         differs = {p: w for p, w in o.at.items() if w != str(o.worst)}
-        why = "; ".join([*o.why, *(f"{p}: {w}" for p, w in differs.items())])
+        why = "; ".join([*o.why, *(f"{p}: {w}" + (f" ({o.why_at[p]})" if o.why_at.get(p) and o.why_at[p] not in " ".join(o.why) else "") for p, w in differs.items())])
         away = some([n.node for n in o.nodes]) if o.nodes and len(o.nodes) < o.count else ""
         rows.append((o.op, str(o.count), ", ".join(f"{n} {w}" if len(o.placements) > 1 else w for w, n in o.placements.items()),
                      text.plain(why) + (f" ({away})" if away else "")))

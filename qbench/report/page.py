@@ -57,7 +57,7 @@ def context(result: SearchResult, kernels: Sequence[Mapping[str, Any]], plan_str
     return {
         "result": result, "version": qbench.__version__,
         "asked": text.asked(result), "found": text.found(result), "verdict": text.verdict(result), "basis": text.basis(result),
-        "effort": _effort(result), "verified": text.verified(result), "power_note": text.power_note(result), "tiles": _tiles(result),
+        "effort": _effort(result), "warnings": text.coded(result.warnings), "verified": text.verified(result), "power_note": text.power_note(result), "tiles": _tiles(result),
         "preset": _preset(result), "classes": text.by_class(result),
         "plans": [label for label, _ in text.side_by_side(result)], "comparison": text.comparison(result),
         "figure": for_script(figure.to_json()) if figure.data else "", "library": library, "library_licence": licence,

@@ -13,6 +13,7 @@ from typing import Any
 
 from qbench.protocols import ClassAccuracy
 from qbench.result import Candidate, SearchResult
+from qbench.warning_codes import code_of
 
 MISSING = "n/a"
 RELATIVE = "relative, unvalidated"
@@ -23,6 +24,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def plain(name: object) -> str:
     """A name from the user's files without control characters, so that it cannot steer a terminal or turn text around."""
     return _CONTROL.sub("\ufffd", str(name))
+
+
+def coded(warnings: Iterable[str]) -> list[tuple[str, str]]:
+    """Code ("" where a warning has none) and cleaned words of each."""
+    return [(code_of(w), plain(w)) for w in warnings]
 
 
 def some(names: Sequence[str], shown: int) -> str:

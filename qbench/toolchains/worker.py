@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 LAST_LINES = 4
 
 
-def call(python: Path, script: Path, request: Mapping[str, Any], *, folder: Path, seconds: float, what: str) -> dict[str, Any]:
+def call(python: Path, script: Path, request: Mapping[str, Any], *, folder: Path, seconds: float, what: str, beside: Sequence[Path] = ()) -> dict[str, Any]:
     """The worker's answer. It is started as `python script request.json answer.json` in `folder`, and what it prints goes to SCRIPT.log there.
 
-    what   words for errors: "rknn-toolkit2 building net.onnx"
+    what   words for errors: "rknn-toolkit2 building net.onnx"; beside   modules that the script imports
     Raises ToolError when it crashes (naming the signal), ends with an error, answers nothing, takes longer than `seconds`, or
     answers {"refused": reason}; with the last lines of its log.
     """
@@ -29,10 +29,11 @@ def call(python: Path, script: Path, request: Mapping[str, Any], *, folder: Path
     asked, answered, log = (folder / f"{stem}.{suffix}" for suffix in ("request.json", "answer.json", "log"))
     asked.write_text(json.dumps(dict(request), indent=1), encoding="utf-8")
     answered.unlink(missing_ok=True)
-    here = shutil.copyfile(script, folder / script.name)      # Python looks for modules beside the script first: rknn.py there would hide the toolkit's
+    for module in (script, *beside):                          # copied: Python looks for modules beside the script first, and must find no others
+        shutil.copyfile(module, folder / module.name)
     plain = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS")}
     with open(log, "wb") as words:
-        process = subprocess.Popen([str(python), str(here), str(asked), str(answered)], cwd=folder, stdin=subprocess.DEVNULL, stdout=words,
+        process = subprocess.Popen([str(python), str(folder / script.name), str(asked), str(answered)], cwd=folder, stdin=subprocess.DEVNULL, stdout=words,
                                    stderr=subprocess.STDOUT, env=plain, start_new_session=os.name == "posix")
         try:
             status = process.wait(seconds)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qbench import targets
 from qbench.advice import Advice, Advisory, Setup, advised
 from qbench.cost import CostTable
-from qbench.graph import load_network
+from qbench.graph import PreparedModel, load_network
 from qbench.graph.load import read
 from qbench.plan import Plan, check_fits
+from qbench.workbench.needless import without_needless
 from qbench.workbench.placing import placed
 from qbench.workbench.precisions import precision_of
 
@@ -42,7 +43,19 @@ def advise(model: Path, target_name: str, options: AdviceOptions = AdviceOptions
     else:
         codes = table.uniform(precision_of(options.precision))
     precision = {u: table.available[c] for u, c in zip(table.units, codes, strict=True)}
-    return advised(Setup(network, target, table.toolkit, precision, target.operating_point(options.op_point)), prepared, operators_of(model))
+    setup = Setup(network, target, table.toolkit, precision, target.operating_point(options.op_point))
+    return advised(setup, prepared, operators_of(model), slim=_slim(setup, target_name, prepared, options.toolkit))
+
+
+def _slim(setup: Setup, target_name: str, prepared: PreparedModel, toolkit: str | None) -> Setup | None:
+    """Without the nodes that do nothing; None where there are none. Units that come into being keep the precision of their kernels."""
+    slim, gone = without_needless(prepared)
+    if not gone:
+        return None
+    network, old = slim.network, setup.network.unit_of_kernel
+    kept = {u.name: [setup.precision[old[k]] for k in u.kernels if k in old] for u in network.units}
+    usual = Counter(setup.precision.values()).most_common(1)[0][0]
+    return replace(setup, network=network, target=placed(targets.load(target_name), slim, toolkit), precision={u: found[0] if found else usual for u, found in kept.items()})
 
 
 def operators_of(model: Path) -> dict[str, int]:

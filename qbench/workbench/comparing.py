@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -308,7 +307,7 @@ def _provenance(job: CompareJob, asked: _Asked, evaluator: OnnxEvaluator) -> dic
     target, case, sample = asked.target, job.case, job.case.sample
     about = {"sample_name": sample.title, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats)} if sample else {}
     return about | {
-        "command": job.command or "qbench " + " ".join(sys.argv[1:]), "calibrated on": f"{case.calibration.name}, {len(case.calibration)} samples",
+        "command": job.command, "calibrated on": f"{case.calibration.name}, {len(case.calibration)} samples",
         "evaluated on": f"{case.evaluation.name}, {len(case.evaluation)} samples", "operating point": asked.op_point,
         **asdict(target.provenance),
         "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}

@@ -19,6 +19,7 @@ from qbench.data import parse_preprocessing
 from qbench.data.arrays import ArrayDataset
 from qbench.errors import DataError, InputError
 from qbench.graph import PreparedModel, load_network
+from qbench.graph.load import read
 from qbench.plan import Plan, check_fits
 from qbench.protocols import Array
 from qbench.sanity import Verdict, judge, slips
@@ -29,6 +30,7 @@ from qbench.workbench.datapath import data_path
 
 FIRST_TENSORS = 3
 SAMPLES = 16
+ORDERS = ("rgb", "bgr", "gray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,14 @@ def check_inputs(model: Path, target: str, files: Sequence[str] = (), *, handing
     Raises InputError for files that name no input, DataError for statistics of another model.
     """
     how = handing or Handing()
+    if said is not None and said.channel_order and said.channel_order.lower() not in ORDERS:
+        raise InputError(f"--channel-order {said.channel_order!r}; known: {', '.join(ORDERS)}")
     prepared, chip = load_network(model, input_shapes, input_values), targets.load(target)
     contracts = contract_of(prepared.network, chip, handover=how.handover, zero_copy=how.zero_copy, width_align=how.width_align,
                             preprocessing=parse_preprocessing(how.preprocess) if how.preprocess else None,
-                            codes=_codes(how.plan, prepared) if how.plan else None)
+                            codes=_codes(how.plan, prepared) if how.plan else None, declared=_declared(model, prepared))
+    if not contracts:
+        raise InputError(f"{model} has no input that a caller feeds: nothing is handed over")
     given = _named(files, [c.name for c in contracts])
     found = {c.name: _breaches(given[c.name], c, said, stats is not None) for c in contracts if c.name in given}
     verdicts: dict[str, tuple[Verdict, ...]] = {}
@@ -101,6 +107,12 @@ def check_inputs(model: Path, target: str, files: Sequence[str] = (), *, handing
         verdicts = _sanity(prepared, contracts, given, Statistics.load(stats))
     inputs = tuple(Checked(c, str(given.get(c.name, "")), tuple(found.get(c.name, ())), verdicts.get(c.name, ())) for c in contracts)
     return Contracts(model.name, inputs, _notes(contracts, chip, given), code_for(contracts), _ways(prepared, chip, frame, how, given) if frame else ())
+
+
+def _declared(model: Path, prepared: PreparedModel) -> dict[str, str]:
+    """Input -> its type in the file, where qbench reads a float16, bfloat16 or float64 input as float32."""
+    names = {"FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
+    return {str(v.name): names[v.dtype.name] for v in read(model)[0].graph.inputs if v.name in prepared.network.inputs and v.dtype is not None and v.dtype.name in names}
 
 
 def _ways(prepared: PreparedModel, chip: Target, frame: str, how: Handing, given: Mapping[str, Path]) -> tuple[Way, ...]:
@@ -204,7 +216,10 @@ def _array(path: Path, contract: Contract) -> Array:
     if path.suffix.lower() in PICTURES:
         raise InputError(f"{path}: --stats compares what the network is fed; give the prepared array (.npy), which the function of --code makes")
     if path.suffix.lower() not in (".npy", ".npz"):
-        return np.fromfile(path, contract.dtype).reshape(contract.shape)
+        raw = np.fromfile(path, np.uint8)
+        if raw.nbytes != contract.packed_bytes:
+            raise DataError(f"{path}: {raw.nbytes:,} bytes, the input {contract.name!r} has {contract.packed_bytes:,}: nothing can be compared with --stats")
+        return raw.view(contract.dtype).reshape(contract.shape)
     stored = np.load(path, allow_pickle=False)
     if isinstance(stored, np.ndarray):
         return stored

@@ -18,16 +18,18 @@ from qbench.diagnosis.examine import LOCAL_S
 from qbench.diagnosis.graph import Graph, laid_open
 from qbench.diagnosis.input_faults import Normalisation
 from qbench.diagnosis.matching import match
+from qbench.diagnosis.quantized import Calibrated, quantization
 from qbench.diagnosis.records import Cause, Diagnosis, Stage, Tensors
 from qbench.diagnosis.runs import Runner, stacked
-from qbench.diagnosis.stages import compare, compare_inputs, quantization
-from qbench.errors import InputError, QbenchError
+from qbench.diagnosis.stages import compare, compare_inputs
+from qbench.errors import DataError, InputError, QbenchError
 from qbench.graph import PreparedModel, load_network
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan, check_fits, make_plan
 from qbench.protocols import Array, Dataset, Progress, silent
 from qbench.samples import DEFAULT, load_sample
 from qbench.samples.record import OneChannel
+from qbench.statistics import Statistics
 from qbench.targets.boards import open_board
 from qbench.targets.boards.outputs import GivesOutputs, read_dump
 from qbench.walk import samples_of
@@ -55,7 +57,8 @@ class Wanted:
     model      None: the built-in `sample`; plan   a plan.json, a folder that holds one, or a Q/DQ .onnx; None: float is held against the board
     outputs    what the board left: a .npz or a folder of them; compiled   what the vendor's simulator gave: the same, or an export folder
     artefact   the file that the board runs; None: the Q/DQ model itself
-    search_s   seconds for the search for one wrong layer, where only outputs are known
+    search_s   seconds for each search: layer by layer, and for one wrong layer where only outputs are known
+    stats      calibration statistics (`qbench stats -o`) that the plan's ranges are held against; None: the samples are
     """
 
     model: Path | None = None
@@ -70,6 +73,7 @@ class Wanted:
     samples: int = 4
     inner: bool = True
     search_s: float = LOCAL_S
+    stats: Path | None = None
     preprocess: str | None = None
     input_shapes: Shapes | None = None
     input_values: Values | None = None
@@ -92,6 +96,7 @@ class _Bench:
     reference: dict[str, Array] = field(default_factory=dict)
     float_values: dict[str, Array] = field(default_factory=dict)
     quantized: bool = False
+    equalized: bool = False
 
 
 def diagnose(wanted: Wanted, progress: Progress = silent) -> Diagnosis:
@@ -103,7 +108,7 @@ def diagnose(wanted: Wanted, progress: Progress = silent) -> Diagnosis:
     stages: list[Stage] = []
     left_out: dict[str, str] = {}
     if bench.quantized:
-        stages.append(quantization("float -> simulated", bench.graph, bench.feeds, bench.reference, bench.runner, progress))
+        stages.append(quantization("float -> simulated", bench.graph, bench.feeds, bench.reference, bench.runner, _calibrated(bench, wanted, notes), wanted.search_s, progress))
     else:
         left_out["simulated"] = "no plan and no Q/DQ model was given: the board is held against float"
     others, instead = _other_ways(bench)
@@ -184,12 +189,14 @@ def _bench(prepared: PreparedModel, plan_file: Path | None, rows: list[dict[str,
     feeds, lifted = stacked(rows)
     runner = Runner(lifted)
     plan = stored = None
+    equalized = False
     model: onnx.ModelProto | None = None
     if plan_file is not None and plan_file.suffix == ".onnx":
         model = onnx.load(plan_file)
     elif plan_file is not None:
         plan = Plan.load(plan_path(plan_file))
-        prepared = rewritten(prepared, plan)
+        original, prepared = prepared, rewritten(prepared, plan)
+        equalized = prepared is not original
         check_fits(plan, prepared.network)
         written = qdq.write(prepared, plan)
         stored, model = written.stored, _proto(written.model)
@@ -209,7 +216,31 @@ def _bench(prepared: PreparedModel, plan_file: Path | None, rows: list[dict[str,
             reference[o], aliases[o] = made[o], o
     if not set(graph.outputs) & set(reference):
         raise InputError(f"{plan_file}: its outputs {graph.outputs} are none of the float model's ({', '.join(network.outputs)}): is it of another model?")
-    return _Bench(prepared, plan, graph, aliases, feeds, rows, runner, reference, made, model is not None)
+    return _Bench(prepared, plan, graph, aliases, feeds, rows, runner, reference, made, model is not None, equalized)
+
+
+def _calibrated(bench: _Bench, wanted: Wanted, notes: list[str]) -> Calibrated:
+    """What the ranges are held against: of each tensor those that share its range, and what the calibration data had.
+
+    Without --stats, the statistics that a search left beside its plan. Raises DataError for statistics of another model.
+    """
+    network = bench.prepared.network
+    groups = {t: g.sources for t, g in network.group_of.items()}
+    if wanted.stats is None:
+        beside = wanted.plan if wanted.plan is not None and wanted.plan.is_dir() else wanted.plan.parent if wanted.plan is not None else None
+        found = [known for path in sorted(beside.glob("statistics-*.npz")) if (known := Statistics.load(path)).model_key == network.model_key] if beside is not None else []
+        if not found:
+            return Calibrated(groups)
+        known = found[0]
+        notes.append(f"ranges are held against the statistics of {known.samples} samples that lie beside the plan")
+    else:
+        known = Statistics.load(wanted.stats)
+        if known.model_key != network.model_key:
+            raise DataError(f"--stats {wanted.stats}: these are statistics of another model than {network.name}: make them again with qbench stats")
+    if bench.plan is not None and bench.equalized:
+        notes.append("the plan's corrections change the tensors: its ranges are held against the samples, not the statistics")
+        return Calibrated(groups)
+    return Calibrated(groups, {t: Range(s.minimum, s.maximum) for t, s in known.tensors.items() if s.count})
 
 
 def _proto(model: Any) -> onnx.ModelProto:

@@ -29,9 +29,10 @@ from qbench.placement.operators import operators_of
 from qbench.placement.record import Operator, Placement
 from qbench.placement.segments import fallback
 from qbench.target import Target
-from qbench.targets.rewrites import REWRITES
+from qbench.targets.rewrites import REWRITES, named
 from qbench.targets.rules import rules_of
-from qbench.workbench.placing import by_verdicts
+from qbench.workbench.needless import REWRITE, slimmed
+from qbench.workbench.placing import by_verdicts, placed
 from qbench.workbench.precisions import precision_of
 
 
@@ -49,13 +50,14 @@ def inspect_model(model: Path, target_names: Sequence[str], *, precision: str | 
     shapes = _shapes(file.graph, sized, input_shapes or {})
     if sized.prepared is None or sized.static is None:
         return [_without(t, toolkit, precision, model.stem, shapes) for t in chips]
-    facts = _Facts(model.stem, shapes, file.graph, sized.prepared, sized.static, operators_of(sized.static.graph, opset), neighbours(sized.prepared))
+    facts = _Facts(model.stem, shapes, file.graph, sized.prepared, sized.static, operators_of(sized.static.graph, opset), neighbours(sized.prepared),
+                   *slimmed(sized.prepared, sized.static))
     return [_on(t, toolkit, precision, facts) for t in chips]
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What no target changes. file   the graph as spelled; static   folded at static shapes"""
+    """What no target changes. file   the graph as spelled; static   folded at static shapes; slim   without the nodes that do nothing: `gone`"""
 
     name: str
     shapes: Shapes
@@ -64,6 +66,8 @@ class _Facts:
     static: ir.Model
     operators: Mapping[str, Operator]
     around: Neighbours
+    slim: PreparedModel
+    gone: tuple[tuple[str, str], ...]
 
 
 def _shapes(graph: ir.Graph, sized: Sized, asked: Mapping[str, tuple[int, ...]]) -> Shapes:
@@ -96,7 +100,7 @@ def _without(target: Target, toolkit: str | None, precision: str | None, name: s
 
 
 def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Facts) -> Inspection:
-    version, point, network = target.toolkit(toolkit), target.operating_points[-1], facts.prepared.network
+    chip, version, point, network = target, target.toolkit(toolkit), target.operating_points[-1], facts.prepared.network
     chosen, rules = _precision(target, version, precision), rules_of(target)
     judged = judge(facts.operators, rules, target, version)
     target = by_verdicts(target, network, judged).target
@@ -104,14 +108,31 @@ def _on(target: Target, toolkit: str | None, precision: str | None, facts: _Fact
     codes = table.uniform(chosen)
     price, rows = table.price(codes[None], point.name)[0], table.kernel_table(codes, point.name)
     runs = {n: Precision(r.precision) for r in rows if r.name in network.kernel for n in network.kernel[r.name].nodes}
-    placed = place_operators(facts.operators, network, rules, judged, version, {n: runs.get(n, chosen) for n in facts.operators})
+    listed = place_operators(facts.operators, network, rules, judged, version, {n: runs.get(n, chosen) for n in facts.operators})
     found = OnTarget(
-        price.latency_ms, price.latency_ms_low, price.latency_ms_high, placed.lines, placed.remarks,
-        fallback(network, placed.kernels, table.model, rows, chosen, point, target.sources.get("cost.cpu_bytes_per_s", "")),
+        price.latency_ms, price.latency_ms_low, price.latency_ms_high, listed.lines, listed.remarks,
+        fallback(network, listed.kernels, table.model, rows, chosen, point, target.sources.get("cost.cpu_bytes_per_s", "")),
         padding(table, rows, point), input_sizes(facts.around, target, version, chosen, point), layouts(table, rows, chosen, point),
         on_chip(table, chosen),
-        graph_counts(facts.file, facts.static.graph, network, table.model, chosen), (*hazards(facts.static, target), *offers(placed, facts.operators)))
+        graph_counts(facts.file, facts.static.graph, network, table.model, chosen), 
+        (*needless(facts, chip, version, chosen, price.latency_ms), *hazards(facts.static, target), *offers(listed, facts.operators)))
     return Inspection(facts.name, target.name, version, str(chosen), point.name, facts.shapes, found, asdict(target.provenance))
+
+
+def needless(facts: _Facts, target: Target, version: str, precision: Precision, ms: float) -> tuple[Offer, ...]:
+    """Nodes that do nothing, an operator type a line, where the network is priced lower without them."""
+    if not facts.gone:
+        return ()
+    point = target.operating_points[-1]
+    table = CostTable.build(facts.slim.network, replace(placed(target, facts.slim, version), operating_points=(point,)), version)
+    less = table.price(table.uniform(precision)[None], point.name)[0].latency_ms
+    if less >= ms:
+        return ()
+    exactness = named(REWRITE).exactness
+    nodes = {op: tuple(n for n, o in facts.gone if o == op) for _, op in facts.gone}
+    return tuple(Offer(op, str(Placement.NPU), names, "nothing", str(exactness), exactness.meaning,
+                       f"idle, or undone by the next one; without all of them {less:.3g} ms in place of {ms:.3g} ms predicted; qbench rewrite: {REWRITE}")
+                 for op, names in nodes.items())
 
 
 def hazards(model: ir.Model, target: Target) -> tuple[Offer, ...]:

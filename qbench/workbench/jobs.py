@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -100,7 +99,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     case, network, folder = job.case, job.case.network, job.folder
     folder.mkdir(parents=True, exist_ok=True)
     name = case.sample.name if case.sample else network.name
-    with Tracker.start(folder, name, target.name, command=command_of(job)) if job.track else NoTracker() as tracker:
+    with Tracker.start(folder, name, target.name, command=job.command) if job.track else NoTracker() as tracker:
         masks = with_masks(case, target, toolkit, granularity_of(target, toolkit), job.policy, progress)
         case = replace(case, prepared=masks.prepared) if masks else case
         statistics = masks.statistics if masks else statistics_of(case.prepared, case.calibration, keep=folder, policy=job.policy, progress=progress)
@@ -118,6 +117,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             max_class_drop=limits.max_class_drop, goal=derived.preset.goal if derived else Goal.ACCURACY, preset=derived.preset.key if derived else "",
             seed=job.seed, trials=job.trials, strategy=job.strategy, step=evaluator.batch, second_order=curvature_of(job, case, evaluator.batch, progress),
             corrected=corrected_makers(case, job.corrections, plans, allowed, target, toolkit, job.policy, progress), storage=job.storage or f"sqlite:///{(folder / 'study.db').resolve()}",
+            measured=bool(job.boards),
             sample=case.sample is not None, target=target.name, toolkit=toolkit, model=network.name,
             provenance=provenance_of(target, toolkit, job, evaluator))
         tracker.begin(problem.study_name, params_of(job, problem), about(case))
@@ -176,16 +176,12 @@ def granularity_of(target: Target, toolkit: str) -> Granularity:
     return Granularity.PER_CHANNEL if not schemes or any(s.weight_per_channel for s in schemes.values()) else Granularity.PER_LAYER
 
 
-def command_of(job: SearchJob) -> str:
-    return job.command or "qbench " + " ".join(sys.argv[1:])
-
-
 def provenance_of(target: Target, toolkit: str, job: SearchJob, evaluator: OnnxEvaluator) -> dict[str, str]:
     """What the report prints beside its figures."""
     sample = job.case.sample
     about = {"sample_name": sample.title, "sample_story": sample.story, "sample_licence": sample.licence, "sample_caveats": " ".join(sample.caveats),
              "sample_other_metrics": ", ".join(f"--metric {m}" for m in sample.also)} if sample else {}
-    return about | asdict(target.provenance) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": command_of(job),
+    return about | asdict(target.provenance) | {"power": "relative, unvalidated" if target.power_is_relative else "predicted", "toolkit": toolkit, "command": job.command,
             "accuracy": "Q/DQ run in float: this CPU's integer kernels saturate" if evaluator.simulate else "integer kernels of onnxruntime"}
 
 

@@ -9,11 +9,14 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from qbench.board import Board, Measurement, Request
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
 from qbench.graph import load_network
+from qbench.graph.load import read
+from qbench.graph.quantized import is_quantized
 from qbench.protocols import Array, Progress, silent
 from qbench.targets.boards import open_board
 from qbench.targets.boards.meter import metered
@@ -108,7 +111,8 @@ def samples(model: Path, data: str | None, preprocess: str | None = None, input_
     """
     if model.suffix.lower() not in (".onnx", ".pt2"):
         return _as_stored(model, data), ()
-    prepared = load_network(model, input_shapes, input_values)
+    stored, name, _ = read(model)
+    prepared = load_network(_inputs_alone(stored, name) if any(map(is_quantized, stored.graph)) else model, input_shapes, input_values)
     if data is not None:
         return [dict(b.feeds) for b in islice(open_data(data, prepared, preprocess, SAMPLES).batches(1), SAMPLES)], ()
     rng = np.random.default_rng(0)
@@ -116,6 +120,17 @@ def samples(model: Path, data: str | None, preprocess: str | None = None, input_
     for _ in range(SAMPLES):
         made.append({name: _random(prepared.network.tensors[name].shape, np.dtype(kind), rng) for name, _, kind in input_specs(prepared)})
     return made, ("inputs are random values: times of networks with data-dependent work (NonMaxSuppression, Loop) need --data",)
+
+
+def _inputs_alone(model: ir.Model, name: str) -> ir.Model:
+    """The inputs of a quantized model, which `load_network` refuses and a board runs as it stands: each read once, nothing else."""
+    graph = ir.Graph([ir.Value(name=v.name, shape=v.shape, type=v.type) for v in model.graph.inputs], [], nodes=[], opset_imports=model.graph.opset_imports, name=name)
+    for value in graph.inputs:
+        node = ir.node("Identity", [value])
+        node.outputs[0].name, node.outputs[0].shape, node.outputs[0].type = f"{value.name}_read", value.shape, value.type
+        graph.append(node)
+        graph.outputs.append(node.outputs[0])
+    return ir.Model(graph, ir_version=model.ir_version)
 
 
 def _random(shape: tuple[int, ...], kind: np.dtype[np.generic], rng: np.random.Generator) -> Array:

@@ -26,6 +26,7 @@ from qbench.targets.rewrites import REWRITES, named
 from qbench.targets.rewrites.outputs import host_part
 from qbench.targets.rules import rules_of
 from qbench.workbench.case import input_specs
+from qbench.workbench.placing import placed
 from qbench.workbench.precisions import precision_of
 from qbench.workbench.proving import (
     OTHER_INDICES,
@@ -287,9 +288,10 @@ def _step(rewrite: Rewrite, why: str, kept: bool) -> Step:
 
 
 def _price(model: ir.Model, target: Target, toolkit: str, precision: Precision) -> float:
-    """Milliseconds of one inference at the fastest operating point, every layer at `precision` where it can take it."""
-    point = target.operating_points[-1]
-    table = CostTable.build(load_network(model).network, replace(target, operating_points=(point,)), toolkit)
+    """Milliseconds of one inference at the fastest operating point, every layer at `precision` where it can take it, on the CPU what the target
+    leaves there."""
+    point, prepared = target.operating_points[-1], load_network(model)
+    table = CostTable.build(prepared.network, replace(placed(target, prepared, toolkit), operating_points=(point,)), toolkit)
     return float(table.price(table.uniform(precision)[None], point.name)[0].latency_ms)
 
 

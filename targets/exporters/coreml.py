@@ -18,9 +18,8 @@ from qbench.protocols import Progress
 from qbench.targets.exporters import coreml_file
 from qbench.targets.exporters.coreml_half import with_half_scales
 from qbench.targets.exporters.plain_graph import ARRAYS, PROGRAM, Plain, plain, refuse_operators
+from qbench.targets.exporters.workers import ask
 
-WORKER = Path(__file__).with_name("coreml_worker.py")
-RULES = "coreml_rules.py"
 PACKAGE, ON_MAC = "model.mlpackage", "on_mac.py"
 BUILD_S = 1800.0
 REFERENCE = "model.coreml.onnx"
@@ -181,9 +180,8 @@ def _packaged(job: Job, made: Plain, folder: Path) -> str:
     work = folder / "work"
     work.mkdir()
     made.save(work)
-    shutil.copyfile(WORKER.with_name(RULES), work / RULES)
-    answer = toolchains.call(toolchains.need("coreml"), WORKER, {"program": PROGRAM, "arrays": ARRAYS, "package": PACKAGE}, folder=work, seconds=BUILD_S,
-                             what=f"coremltools writing {job.prepared.network.name}")
+    answer = ask(toolchains.need("coreml"), "coreml", {"program": PROGRAM, "arrays": ARRAYS, "package": PACKAGE}, folder=work, seconds=BUILD_S,
+                 what=f"coremltools writing {job.prepared.network.name}")
     (work / PACKAGE).replace(folder / PACKAGE)
     shutil.rmtree(work)
     return str(answer["version"])

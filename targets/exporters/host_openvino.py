@@ -20,8 +20,8 @@ from qbench.targets.exporters.host_layers import LEAST_SQNR_DB, Ran, Reading, mo
 from qbench.targets.exporters.host_onnxruntime import facts, remarks
 from qbench.targets.exporters.openvino_ir import read_ir
 from qbench.targets.exporters.shapes import with_static_shapes
+from qbench.targets.exporters.workers import ask
 
-WORKER = Path(__file__).with_name("host_openvino_worker.py")
 HANDED = "model.openvino.onnx"
 MODEL, WEIGHTS, GRAPH = "model.xml", "model.bin", "compiled_graph.json"
 CODES = frozenset({"u8", "i8"})
@@ -95,7 +95,7 @@ def _compiled(job: Job, folder: Path) -> tuple[dict[str, Any], list[dict[str, An
     names = [str(v.name) for v in job.written.model.graph.outputs]
     request = {"model": os.path.relpath(folder / HANDED, work), "ir": MODEL, "graph": GRAPH, "samples": "samples.npz", "count": len(job.samples),
                "inputs": list(job.samples[0]), "outputs": names, "answers": "outputs.npz", "threads": default_threads(), "seconds": MEASURE_S}
-    answer = toolchains.call(toolchains.need("openvino"), WORKER, request, folder=work, seconds=BUILD_S, what=f"OpenVINO compiling {job.prepared.network.name}")
+    answer = ask(toolchains.need("openvino"), "openvino", request, folder=work, seconds=BUILD_S, what=f"OpenVINO compiling {job.prepared.network.name}")
     for name in (MODEL, WEIGHTS, GRAPH):
         (work / name).replace(folder / name)
     with np.load(work / "outputs.npz") as stored:

@@ -18,9 +18,8 @@ from qbench.network import Kernel, Precision
 from qbench.protocols import Progress
 from qbench.targets.exporters import tflite_file
 from qbench.targets.exporters.plain_graph import ARRAYS, PROGRAM, Plain, plain, refuse_operators
+from qbench.targets.exporters.workers import ask
 
-WORKER = Path(__file__).with_name("tflite_worker.py")
-PARTS = ("tflite_flat.py", "tflite_operands.py", "tflite_rules.py")
 MODEL, SCRIPT = "model.tflite", "compile.sh"
 RUN_S = 1800.0
 LEAST_SQNR_DB = 5.0
@@ -119,12 +118,10 @@ def _written(job: Job, made: Plain, folder: Path) -> tuple[str, list[dict[str, A
     work = folder / "work"
     work.mkdir()
     made.save(work)
-    for part in PARTS:
-        shutil.copyfile(WORKER.with_name(part), work / part)
     arrays: dict[str, Any] = {f"{i}:{k}": v for i, s in enumerate(job.samples) for k, v in s.items()}
     np.savez(work / "samples.npz", **arrays)
     request = {"program": PROGRAM, "arrays": ARRAYS, "model": MODEL, "samples": "samples.npz", "count": len(job.samples), "answers": "outputs.npz"}
-    answer = toolchains.call(toolchains.need("mediatek"), WORKER, request, folder=work, seconds=RUN_S, what=f"LiteRT writing {job.prepared.network.name}")
+    answer = ask(toolchains.need("mediatek"), "tflite", request, folder=work, seconds=RUN_S, what=f"LiteRT writing {job.prepared.network.name}")
     (work / MODEL).replace(folder / MODEL)
     with np.load(work / "outputs.npz") as stored:
         outputs = [{name: stored[f"{i}:{name}"] for name in made.body["outputs"]} for i in range(len(job.samples))]

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qbench import qdq, toolchains
-from qbench.errors import InputError, PlanError, PrecisionUnavailable, TargetError, ToolError
+from qbench.errors import InputError, ModelError, PlanError, PrecisionUnavailable, TargetError, ToolError
 from qbench.export import Job, Produced, Simulated, simulated
-from qbench.export.comparing import reference_outputs
+from qbench.export.comparing import judged_by_float, reference_outputs
 from qbench.network import Precision
 from qbench.plan import Granularity
 from qbench.protocols import Array, Progress
@@ -25,9 +25,10 @@ from qbench.target import Target
 from qbench.targets.exporters.aimet import VERSIONS, encodings, entries
 from qbench.targets.exporters.qnn_layers import GIVEN, Cut, cut, furthest
 from qbench.targets.exporters.qnn_model import handed
-from qbench.targets.exporters.qnn_readback import Reader
+from qbench.targets.exporters.qnn_readback import Reader, on_codes
+from qbench.targets.exporters.qnn_refusals import refusals
+from qbench.targets.exporters.workers import ask
 
-WORKER = Path(__file__).with_name("qnn_worker.py")
 HANDED = "model.qnn.onnx"
 CONTEXT = "model.ctx.onnx"
 BINARY = "model.ctx_qnn.bin"
@@ -100,6 +101,8 @@ class QnnExporter:
                 raise PlanError(f"{key}: {tensor.dtype} with zero point {tensor.zero_point[0]}; the HTP takes int8 symmetric weights: use the target's own scheme")
             if not weight and tensor.dtype == "int16":
                 raise PlanError(f"{key}: activations of 16 bits are uint16 on the HTP; int16 fails for depthwise Conv and GlobalAveragePool: use the target's own scheme")
+        if why := next(refusals(job), ""):
+            raise ModelError(why)
 
     def write(self, job: Job, folder: Path, progress: Progress) -> Produced:
         """Encodings and commands for Qualcomm's converter, and the context binary where onnxruntime-qnn is here."""
@@ -152,7 +155,8 @@ def _built(job: Job, folder: Path, python: Path, told: Mapping[str, str], progre
     rows = tuple({"name": name, "op": body["type"], "inputs": body["input_names"], "outputs": body["output_names"]} for name, body in graph["nodes"].items())
     artefacts = dict(told) | {CONTEXT: "onnxruntime model around the context binary", BINARY: f"context binary for Hexagon V{provider['htp_arch']}",
                               GRAPH: "the compiled graph, read back", TRACE: "which node became which operator"}
-    return Produced(True, artefacts, actual, reference=HANDED, requires={"runtime": f">={sdk}"}, conventions=CONVENTIONS, simulations=simulations, layers=rows,
+    return Produced(True, artefacts, actual, reference=HANDED, consent=on_codes(job, actual), requires={"runtime": f">={sdk}"}, conventions=CONVENTIONS,
+                    simulations=simulations, layers=rows,
                     versions={"toolchain": f"onnxruntime-qnn {status.version}", "runtime": f"QAIRT {sdk}", "python": status.python},
                     facts={**provider, "build_seconds": round(seconds, 1), "operators": len(rows), "cpu_fallback": "disabled"},
                     remarks=(*remarks, "the simulator tells no latency: its cycles are the host's"), board_code=BOARD_CODE,
@@ -178,7 +182,7 @@ class HtpSimulator:
         request = {"model": os.path.relpath(model, place), "context": CONTEXT, "provider": dict(self.provider), "samples": "samples.npz", "count": len(samples),
                    "inputs": list(samples[0]), "outputs": "outputs.npz" if simulate else ""}
         what = f"onnxruntime-qnn compiling {self.job.prepared.network.name}" + (", opened at every tensor" if name == OPENED else "")
-        answer = toolchains.call(self.python, WORKER, request, folder=place, seconds=BUILD_S, what=what)
+        answer = ask(self.python, "qnn", request, folder=place, seconds=BUILD_S, what=what)
         return place, float(answer["seconds"])
 
     def outputs(self, place: Path, names: Iterable[str]) -> list[dict[str, Array]]:
@@ -199,7 +203,8 @@ class HtpSimulator:
         if not opened.codes:
             return (replace(whole, least_sqnr_db=UNPROVEN_SQNR_DB),)
         try:
-            return whole, *self.layer_by_layer(f"{what}, layer by layer", opened)
+            layers = tuple(self.layer_by_layer(f"{what}, layer by layer", opened))
+            return judged_by_float(self.job, whole, self.folder / HANDED, got, "a step in an early layer travels on"), *layers
         except ToolError as error:
             return (replace(whole, least_sqnr_db=UNPROVEN_SQNR_DB, note="; ".join(filter(None, (whole.note, f"layer by layer it could not be simulated: {error}")))),)
 

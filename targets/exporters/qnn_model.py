@@ -57,7 +57,8 @@ def _cuts(clamp: ir.Node, quantizer: ir.Node) -> bool:
     kind = np.iinfo(_array(quantizer.inputs[2]).dtype)
     low, high = 0.0, inf
     if clamp.op_type == "Clip":
-        low, high = (default if i >= len(clamp.inputs) or clamp.inputs[i] is None else float(_array(clamp.inputs[i])) for i, default in ((1, -inf), (2, inf)))
+        low, high = (default if i >= len(clamp.inputs) or clamp.inputs[i] is None else float(_array(clamp.inputs[i]).reshape(-1)[0])
+                     for i, default in ((1, -inf), (2, inf)))
     return (kind.min - zero) * scale < low or (kind.max - zero) * scale > high
 
 

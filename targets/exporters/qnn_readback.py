@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qbench.errors import ToolError
-from qbench.export import Contents, Job, Layer, StoredTensor
+from qbench.export import Consent, Contents, Job, Layer, StoredTensor
 from qbench.network import Kernel, Precision
 
 FIXED = {0x0308: "int8", 0x0316: "int16", 0x0408: "uint8", 0x0416: "uint16"}
@@ -25,6 +25,7 @@ CHANNELS = "the compiler's graph tells type and number of channels of weights, n
 FOLDED = "the compiler's graph has no weight of this name: it was folded into another form; the simulator's outputs prove it"
 FUSED = "inside one operator of the compiler's graph"
 MOVES = "it moves no values, and the compiler folded it away"
+ON_CODES = "between two pairs onnxruntime-qnn takes a layer without weights for one on codes: the codes behind it are the same, to a step"
 
 
 def quantizers(job: Job) -> Iterator[tuple[str, ir.Node]]:
@@ -145,9 +146,21 @@ class Reader:
         return (StoredTensor(kind, want.scale if channels == len(want.scale) else (0.0,) * channels, want.zero_point), "") if kind else (None, "")
 
 
+def on_codes(job: Job, actual: Contents) -> dict[str, Consent]:
+    """Float layers without weights between pairs of one width, which the HTP computes in it. Layers with weights are never announced: those are faults."""
+    network, found = job.prepared.network, {}
+    for kernel in network.kernels:
+        wanted, have = job.demanded.layers[kernel.name], actual.layers.get(kernel.name)
+        if have is None or kernel.macs or kernel.weights or not wanted.precision.is_float or have.precision.is_float:
+            continue
+        if all(f"{t}:{have.precision}" in job.demanded.tensors for t in (*kernel.inputs, *kernel.outputs) if t in network.group_of):
+            found[kernel.name] = Consent(Layer(have.precision, wanted.placement), ON_CODES)
+    return found
+
+
 def _plain(name: str) -> str:
-    """A node's own name, without what onnxruntime's layout pass and its copies of DequantizeLinear add."""
-    return re.sub(r"(_token_\d+|/duplicated)+$", "", name)
+    """A node's own name, without what onnxruntime's passes add: of layouts, copies of DequantizeLinear, MatMul and Add made one Gemm."""
+    return re.sub(r"(_token_\d+|/duplicated|/MatMulAddFusion)+$", "", name)
 
 
 def _stored(tensor: Mapping[str, Any]) -> StoredTensor | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite, log10
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,18 +15,19 @@ import onnx_ir as ir
 
 from qbench import qdq, toolchains
 from qbench.errors import InputError, ModelError, PrecisionUnavailable, ToolError
-from qbench.export import QDQ, Consent, Job, Layer, Produced, Simulated, simulated
-from qbench.export.comparing import reference_outputs
+from qbench.export import QDQ, Consent, Job, Produced, Simulated, simulated
+from qbench.export.comparing import judged_by_float
 from qbench.network import Precision
 from qbench.protocols import Progress
+from qbench.targets.exporters.rknn_announced import announced, casts
 from qbench.targets.exporters.rknn_file import read_rknn
 from qbench.targets.exporters.rknn_keys import Keyed, keyed, observed
-from qbench.targets.exporters.rknn_log import folded, parse, rewrites
+from qbench.targets.exporters.rknn_log import analysis_in, folded, parse, rewrites
 from qbench.targets.exporters.rknn_model import Ranged, quantized_form, ranged_form
 from qbench.targets.exporters.rknn_readback import Reader
 from qbench.targets.exporters.rknn_refusals import refusals
+from qbench.targets.exporters.workers import ask, log_of
 
-WORKER = Path(__file__).with_name("rknn_worker.py")
 MODEL = "model.rknn"
 HANDED = "model.rknn.onnx"
 LOG = "build.log"
@@ -40,9 +40,7 @@ LIMIT_LSB = {3: 1.0, 2: 1.0, 0: 0.0}
 """Steps of an INT8 output in the simulator from onnxruntime on the same file."""
 LEAST_SQNR_DB = 20.0
 """Where float layers round otherwise in both (FP16 there, FP32 here): less than this is a fault, not rounding."""
-NOT_RELATED_DB = 0.0
-ROUNDED_ELSEWHERE_DB = 3.0
-"""Path B may lie that much further from the float network than the plan's Q/DQ model does."""
+NOT_ANALYSED = "the toolkit's accuracy_analysis takes a Q/DQ model only with a board behind it: it was not run"
 BUILD_S = 1800.0
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "exMatMul"})
 """Operators of the toolkit's graph whose weights take a range of ours; it refuses one for the table of a Gather."""
@@ -115,19 +113,6 @@ class RknnExporter:
         raise AssertionError("there is always a way")
 
 
-def casts(job: Job) -> dict[str, Consent]:
-    """Of the Casts that the plan keeps in float for readers that take codes of 8 bits."""
-    return {k.name: Consent(Layer(Precision.INT8), "a Cast computes nothing: the toolkit stores its result as the readers take it") for k in job.prepared.network.kernels
-            if k.op == "Cast" and job.demanded.layers[k.name].precision.is_float and any(f"{t}:int8" in job.demanded.tensors for t in k.outputs)}
-
-
-def nearness(wanted: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any]]) -> float:
-    """SQNR in dB over all samples and outputs."""
-    pairs = [(np.asarray(a, np.float64).ravel(), np.asarray(g[name], np.float64).ravel()) for w, g in zip(wanted, got, strict=True) for name, a in w.items()]
-    noise, signal = sum(float(((a - b) ** 2).sum()) for a, b in pairs), sum(float((a * a).sum()) for a, _ in pairs)
-    return inf if noise == 0.0 else 10.0 * log10(signal / noise) if signal and isfinite(noise) else -inf
-
-
 def near(path: Path, place: Path) -> str:
     """`path` as seen from `place`: the toolkit keeps paths in what it writes, and equal inputs shall give equal bytes."""
     return os.path.relpath(path, place)
@@ -165,8 +150,8 @@ class _Path(ABC):
         place.mkdir(parents=True, exist_ok=True)
         full = {"platform": self.job.target.name, "level": level, "samples": near(self._samples(), place), "count": len(self.job.samples),
                 "inputs": self.inputs, "rknn": MODEL, "outputs": "outputs.npz", **{k: near(v, place) if isinstance(v, Path) else v for k, v in request.items()}}
-        answer = toolchains.call(python, WORKER, full, folder=place, seconds=BUILD_S, what=what)
-        return answer | {"place": place}, toolchains.log_of(place, WORKER)
+        answer = ask(python, "rknn", full, folder=place, seconds=BUILD_S, what=what)
+        return answer | {"place": place}, log_of(place, "rknn")
 
     def _samples(self) -> Path:
         self.work.mkdir(exist_ok=True)
@@ -196,6 +181,7 @@ class _Path(ABC):
     def produced(self, python: Path, place: Path, log: str, seconds: float, simulations: tuple[Simulated, ...], level: int = FUSING_LEVEL,
                  **more: Any) -> Produced:
         """Moves the artefact and the log into place and reads them back."""
+        analysis = analysis_in(place)
         (place / MODEL).replace(self.folder / MODEL)
         (self.folder / LOG).write_text(log, encoding="utf-8")
         shutil.rmtree(self.work)
@@ -205,12 +191,12 @@ class _Path(ABC):
         rows = tuple({k: int(v) if k in cycles else v for k, v in row.items() if k not in ("internal_kb", "weight_kb")} for row in built.layers)
         on_cpu = [str(r["name"]) for r in rows if r["target"] == "CPU" and r["op"] not in ("InputOperator", "OutputOperator")]
         facts = {"total_cycles": built.total_cycles, "internal_kb": float(built.layers[0]["internal_kb"]), "weight_kb": float(built.layers[0]["weight_kb"]),
-                 "build_seconds": round(seconds, 1), "on_cpu": on_cpu, "optimization_level": level}
+                 "build_seconds": round(seconds, 1), "on_cpu": on_cpu, "optimization_level": level, "accuracy_analysis": list(analysis)}
         status = toolchains.check("rknn")
         return Produced(True, {MODEL: f"compiled for {self.job.target.name}", HANDED: "the model as rknn-toolkit2 took it", LOG: "its verbose log"}, actual,
                         versions={"toolchain": f"rknn-toolkit2 {status.version}", "compiler": compiled.compiler, "python": status.python},
                         requires={"runtime": f">={status.version}"}, conventions=self.conventions, simulations=simulations, layers=rows, facts=facts,
-                        board_code=BOARD_CODE, reference=self.reference, **more)
+                        board_code=BOARD_CODE, reference=self.reference, consent={**self.consent, **announced(self.job, actual)}, **more)
 
 
 class _QuantizedPath(_Path):
@@ -230,13 +216,13 @@ class _QuantizedPath(_Path):
         tried: list[Simulated] = []
         for number, level in enumerate(LEVELS):
             progress(f"rknn-toolkit2, optimization level {level}", number, len(LEVELS))
-            answer, log = self.run(python, level, {"do": "build", "model": self.folder / HANDED}, what)
+            answer, log = self.run(python, level, {"do": "build", "model": self.folder / HANDED, "analyse": False}, what)
             tried.append(self.compare(answer["place"], level))
             if not tried[-1].fails:
                 break
         given_up = tuple(replace(s, limit_lsb=None, least_sqnr_db=None, note=f"not shipped: {s.fails}") for s in tried[:-1])
-        remarks = tuple(f"{s.note}; level {level} is shipped" for s in given_up)
-        return self.produced(python, answer["place"], log, answer["seconds"], (*given_up, tried[-1]), consent=self.consent, remarks=remarks, level=level)
+        remarks = (*(f"{s.note}; level {level} is shipped" for s in given_up), NOT_ANALYSED)
+        return self.produced(python, answer["place"], log, answer["seconds"], (*given_up, tried[-1]), remarks=remarks, level=level)
 
 
 class _RangedPath(_Path):
@@ -258,22 +244,16 @@ class _RangedPath(_Path):
         keys = self._keyed(first["seen"], ir.load(f"{stem}.model", format="protobuf"), rewrites(log1))
         self.aliases = keys.aliases
         progress("rknn-toolkit2, hybrid quantization", 1, 2)
-        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": keys.ranges, "layers": keys.layers}, what)
+        second, log2 = self.run(python, FUSING_LEVEL, {"do": "step2", "stem": stem, "ranges": keys.ranges, "layers": keys.layers, "analyse": True}, what)
         remarks = tuple(f"tensor {name!r}: the toolkit introduced it and found its range itself" for name in keys.unknown)
+        if "not_analysed" in second:
+            remarks += (f"the toolkit's accuracy_analysis failed: {second['not_analysed']}",)
         return self.produced(python, second["place"], log1 + log2, first["seconds"] + second["seconds"], (self.compare(second["place"], FUSING_LEVEL),),
-                             consent=self.consent, scale_tolerance=RECOMPUTED, remarks=remarks)
+                             scale_tolerance=RECOMPUTED, remarks=remarks)
 
     def compare(self, place: Path, level: int) -> Simulated:
-        """The toolkit computes attention and GELU as one, where the plan's Q/DQ model rounds between. Two networks that are both coarse lie far apart;
-        then both are measured by the float network."""
-        found = super().compare(place, level)
-        if not found.fails or not found.sqnr_db > NOT_RELATED_DB:
-            return found
-        qdq.save(self.job.prepared.model, self.work / "float.onnx")
-        wanted = reference_outputs(self.work / "float.onnx", self.job.samples)
-        theirs, plan = nearness(wanted, self.simulated), nearness(wanted, reference_outputs(self.folder / self.reference, self.job.samples))
-        words = f"{theirs:.1f} dB from the float network, the plan's Q/DQ model {plan:.1f} dB: the toolkit rounds elsewhere"
-        return replace(found, limit_lsb=None, least_sqnr_db=None, note=words) if theirs > plan - ROUNDED_ELSEWHERE_DB else replace(found, note=words)
+        """The toolkit computes attention and GELU as one, where the plan's Q/DQ model rounds between."""
+        return judged_by_float(self.job, super().compare(place, level), self.folder / self.reference, self.simulated, "the toolkit rounds elsewhere")
 
     def _dataset(self) -> Path:
         """The samples as the toolkit reads them; it needs some for step 1, our ranges then take the place of what it finds."""

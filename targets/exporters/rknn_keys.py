@@ -65,6 +65,7 @@ def keyed(ranged: Ranged, seen: Mapping[str, list[float]], mine: Mapping[str, Ra
     weighted  initializers that take a range of ours
     """
     owner = {k: name for name in mine for k in (name, f"{name}_int8", f"{name}_int16") if k in seen}
+    owner |= {k: name for name in mine for k in (f"{name}-rs", f"{name}_rs") if k in seen and k not in owner and _alike(seen[k], mine[name])}
     for name in mine:
         owner |= {k: name for k in came.get(name, ()) if k in seen and k not in owner and _alike(seen[k], mine[name])}
     told = {name for name in mine if name in ranged.ranges or name in ranged.layers}

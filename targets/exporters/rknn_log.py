@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 SHAPES = r"(?:\\|\([\d,]*\)(?:,\([\d,]*\))*(?:,\.\.\.)?)"
 LAYER = re.compile(rf"^(\d+)\s+(\S+)\s+(\S+)\s+(NPU|CPU|GPU)\s+({SHAPES})\s+({SHAPES})\s+(\d+)/(\d+)/(\d+)\s+(\d+)\s*(.*?)\s*$")
@@ -88,3 +89,9 @@ def analysed(text: str) -> tuple[dict[str, str | float], ...]:
     """
     names = ("entire_cos", "entire_euclidean", "single_cos", "single_euclidean")
     return tuple({"op": m[1], "name": m[2], **dict(zip(names, map(float, m.groups()[2:]), strict=True))} for line in lines(text) if (m := ANALYSED.match(line)))
+
+
+def analysis_in(place: Path) -> tuple[dict[str, str | float], ...]:
+    """The table in the folder where the worker ran; empty where there is none."""
+    path = place / "snapshot" / "error_analysis.txt"
+    return analysed(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else ()

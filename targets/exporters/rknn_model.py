@@ -4,7 +4,8 @@ What the toolkit needs otherwise than ONNX has it, found with 2.5.0:
   shapes are static; every DequantizeLinear names its zero point;
   a tensor whose zero points are all 0 is taken as symmetric and gets scales 128/127 as large: codes and zero points move by one, which
   changes no real value of a weight; an activation loses its lowest code and gains one above;
-  a DequantizeLinear that an integer layer and a float layer read makes it mix up their precisions: each gets its own.
+  a DequantizeLinear that an integer layer and a float layer read makes it mix up their precisions: each gets its own;
+  a MatMul of two axes with its bias in an Add behind it is typed FP16 and refused: written as one Gemm it is not.
 """
 
 from __future__ import annotations
@@ -63,7 +64,29 @@ def quantized_form(job: Job) -> Adapted:
     with_static_shapes(model, job.prepared.network)
     consent = _asymmetric(model, job)
     _own_readers(model, job)
+    _as_gemm(model, job)
     return Adapted(model, consent)
+
+
+def _as_gemm(model: ir.Model, job: Job) -> None:
+    """One Gemm for a MatMul of two axes and the Add of its int32 bias; the name is the MatMul's."""
+    network = job.prepared.network
+    flat = {k.name for k in network.kernels if k.inputs and len(network.tensors[k.inputs[0]].shape) == 2}
+    for product in [n for n in model.graph if n.op_type == "MatMul" and n.name in flat]:
+        value, readers = product.outputs[0], list(product.outputs[0].uses())
+        if len(readers) != 1 or value.is_graph_output():
+            continue
+        add = readers[0][0]
+        bias = next((v for v in add.inputs if v is not value), None) if add.op_type == "Add" else None
+        maker = None if bias is None else bias.producer()
+        stored = None if maker is None or maker.op_type != "DequantizeLinear" or maker.inputs[0] is None else maker.inputs[0].const_value
+        if stored is None or stored.dtype is not ir.DataType.INT32 or len(stored.shape) != 1:
+            continue
+        gemm = ir.node("Gemm", [*product.inputs, bias], name=product.name)
+        gemm.outputs[0].name, gemm.outputs[0].type, gemm.outputs[0].shape = add.outputs[0].name, add.outputs[0].type, add.outputs[0].shape
+        model.graph.insert_after(add, gemm)
+        ir.convenience.replace_all_uses_with(add.outputs[0], gemm.outputs[0], replace_graph_outputs=True)
+        model.graph.remove([add, product], safe=True)
 
 
 def _asymmetric(model: ir.Model, job: Job) -> dict[str, Consent]:

@@ -14,8 +14,9 @@ PRECISIONS = {"int8": Precision.INT8, "int16": Precision.INT16, "float16": Preci
 WEIGHTS = "a .rknn keeps the codes of weights in the order of the array, and no scales of them: the simulator's outputs prove them"
 INSIDE = "inside {} {}, which the toolkit runs as one"
 FOLDED = "the toolkit worked the layer that makes it into its neighbours"
-FUNCTIONS = {"_2gelu": "ExGelu", "_2hs": "HardSwish"}
+FUNCTIONS = {"_2gelu": "ExGelu", "_2hs": "HardSwish", "_2exswish": "ExSwish"}
 """End of the name that the optimizer gives an operator made of several -> that operator's name where the compiler fuses it into the one before."""
+IN_FLOAT = "the layer that makes it is in FP16 there"
 MOVES = "it moves no values, and the toolkit folded it away"
 
 
@@ -53,7 +54,10 @@ class Reader:
         for kernel in network.kernels:
             op = self.operator(kernel)
             if op is not None and (precision := self.precision(op)) is not None:
-                layers[kernel.name] = Layer(precision, op.processor)
+                if precision is not self.job.demanded.layers[kernel.name].precision and self.kept_inside(kernel, op):
+                    silent[kernel.name] = INSIDE.format(op.kind, op.node)
+                else:
+                    layers[kernel.name] = Layer(precision, op.processor)
             elif op is not None:
                 silent[kernel.name] = f"{op.kind} makes {self.file.tensors[op.outputs[0]].dtype if op.outputs else 'nothing'}, no quantizable tensor"
             elif kernel.kind == "reshape":
@@ -76,6 +80,8 @@ class Reader:
                 silent[key] = INSIDE.format(op.kind, op.node)
             elif name in network.producer and any(n in self.folded for n in network.kernel[network.producer[name]].nodes):
                 silent[key] = FOLDED
+            elif name in network.producer and (op := self.operator(network.kernel[network.producer[name]])) is not None and self.precision(op) is Precision.FP16:
+                silent[key] = IN_FLOAT
             elif name in network.producer and network.kernel[network.producer[name]].kind == "reshape" and self.names[name] not in self.tensors:
                 silent[key] = MOVES
         tensors |= dict(self._unplanned())
@@ -118,6 +124,11 @@ class Reader:
                     if (op := self.operators.get(name.partition("#")[0])) is not None:
                         return op if op.kind.endswith(FUNCTIONS[ending]) else None
         return None
+
+    def kept_inside(self, kernel: Kernel, op: RknnOperator) -> bool:
+        """Whether all that a kernel makes is read by kernels that `op` does, too: what it computes in then is its own affair, and the last of them tells."""
+        readers = [k for k in self.job.prepared.network.kernels if set(kernel.outputs) & set(k.inputs)]
+        return bool(readers) and not set(kernel.outputs) & set(self.job.prepared.network.outputs) and all(self.operator(k) is op for k in readers)
 
     def swallowed(self, tensor: str) -> RknnOperator | None:
         """The operator that both makes and reads a tensor, and so keeps it to itself.

@@ -14,9 +14,10 @@ from qbench import qdq, toolchains
 from qbench.export import Job
 from qbench.graph import PreparedModel
 from qbench.protocols import Array, Progress, silent
-from qbench.targets.exporters.rknn import BUILD_S, FUSING_LEVEL, WORKER, RknnExporter
-from qbench.targets.exporters.rknn_log import analysed, parse
+from qbench.targets.exporters.rknn import BUILD_S, FUSING_LEVEL, RknnExporter
+from qbench.targets.exporters.rknn_log import analysis_in, parse
 from qbench.targets.exporters.shapes import with_static_shapes
+from qbench.targets.exporters.workers import ask, log_of
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "normal": {"algorithm": "normal"}, "kl": {"algorithm": "kl_divergence"}, "mmse": {"algorithm": "mmse"},
@@ -59,14 +60,13 @@ def vendor_build(prepared: PreparedModel, platform: str, algorithm: str, calibra
     np.savez(folder / "samples.npz", **arrays)
     request = {"do": "build", "platform": platform, "level": FUSING_LEVEL, "model": "float.onnx", "quantize": True, "dataset": "dataset.txt", "samples": "samples.npz",
                "count": len(evaluation), "inputs": inputs, "rknn": "model.rknn", "outputs": "outputs.npz", "analyse": True, **ALGORITHMS[algorithm]}
-    answer = toolchains.call(toolchains.need("rknn"), WORKER, request, folder=folder, seconds=BUILD_S, what=f"rknn-toolkit2 quantizing with {algorithm}")
-    table = parse(toolchains.log_of(folder, WORKER))
+    answer = ask(toolchains.need("rknn"), "rknn", request, folder=folder, seconds=BUILD_S, what=f"rknn-toolkit2 quantizing with {algorithm}")
+    table = parse(log_of(folder, "rknn"))
     names = [str(v.name) for v in model.graph.outputs]
     with np.load(folder / "outputs.npz") as stored:
         outputs = [{name: stored[f"{i}:{k}"] for k, name in enumerate(names)} for i in range(len(evaluation))]
-    analysis = folder / "snapshot" / "error_analysis.txt"
     return Built(outputs, table.total_cycles, float(answer["seconds"]), float(table.layers[0]["weight_kb"]), on_cpu([dict(r) for r in table.layers]),
-                 analysed(analysis.read_text(encoding="utf-8", errors="replace")) if analysis.is_file() else ())
+                 analysis_in(folder))
 
 
 def plan_build(job: Job, folder: Path, progress: Progress = silent) -> Built:
@@ -77,7 +77,7 @@ def plan_build(job: Job, folder: Path, progress: Progress = silent) -> Built:
     folder.mkdir(parents=True)
     qdq.save(job.written.model, folder / "model.qdq.onnx")
     made, outputs = exporter.built(job, folder, progress)
-    return Built(outputs, made.facts["total_cycles"], made.facts["build_seconds"], made.facts["weight_kb"], on_cpu(made.layers))
+    return Built(outputs, made.facts["total_cycles"], made.facts["build_seconds"], made.facts["weight_kb"], on_cpu(made.layers), tuple(made.facts["accuracy_analysis"]))
 
 
 def on_cpu(layers: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

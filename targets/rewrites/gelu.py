@@ -26,7 +26,8 @@ def _erf_forms() -> list[Any]:
 
     def forms(tail: Any) -> list[Any]:
         return [lambda op, x: op.Mul(op.Mul(x, tail(op, x)), 0.5, _outputs=["y"]), lambda op, x: op.Mul(op.Mul(tail(op, x), x), 0.5, _outputs=["y"]),
-                lambda op, x: op.Mul(op.Mul(x, 0.5), tail(op, x), _outputs=["y"]), lambda op, x: op.Mul(x, op.Mul(tail(op, x), 0.5), _outputs=["y"])]
+                lambda op, x: op.Mul(op.Mul(x, 0.5), tail(op, x), _outputs=["y"]), lambda op, x: op.Mul(x, op.Mul(tail(op, x), 0.5), _outputs=["y"]),
+                lambda op, x: op.Mul(x, op.Mul(0.5, tail(op, x)), _outputs=["y"])]
     return [*forms(inner), *forms(scaled)]
 
 

@@ -29,6 +29,8 @@ class Case:
 
 Check = Callable[[Operator, Case], str | None]
 Listed = Callable[[Operator, Case], Verdict]
+Remark = Callable[[Mapping[str, Operator], str], str | None]
+"""(operators, toolkit) -> what to know, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,14 @@ class Book:
     fuses           function that the toolchain takes for one operator where it is spelled in several -> what is said of its members, which then
                     break no rule; see `Operator.chain`
     highest_opset   that the toolchain was seen to take; 0: not known
+    whole           what it is known to do with a network of some kind, though it takes each operator
     """
 
     listed: Listed
     rules: list[Rule] = field(default_factory=list)
     highest_opset: int = 0
     fuses: Mapping[str, Verdict] = field(default_factory=dict)
+    whole: list[Remark] = field(default_factory=list)
 
     def rule(self, *ops: str, puts: Placement, source: str, toolkits: tuple[str, ...] = ()) -> Callable[[Check], Check]:
         """Adds the decorated function."""
@@ -86,6 +90,9 @@ class Book:
             if r.holds_for(op.op, toolkit) and (why := r.check(op, case)) is not None:
                 verdicts.append(Verdict(r.puts, why, r.text, r.source))
         return max(verdicts, key=lambda v: v.placement.severity)
+
+    def remarks(self, operators: Mapping[str, Operator], toolkit: str) -> tuple[str, ...]:
+        return tuple(text for remark in self.whole if (text := remark(operators, toolkit)) is not None)
 
     def limits(self, op: str, toolkit: str) -> tuple[str, ...]:
         return tuple(r.text for r in self.rules if r.holds_for(op, toolkit))

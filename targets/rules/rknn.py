@@ -7,6 +7,7 @@ the vendor's lists of 2.3.2, and so do all under 2.3.2. The chips beside RK3588 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,18 @@ def exponents(op: Operator, case: Case) -> str | None:
 def epsilon_is_written(op: Operator, case: Case) -> str | None:
     """A LayerNormalization carries its epsilon attribute: the toolkit stops with a KeyError without."""
     return None if "epsilon" in op.attributes else "no epsilon attribute"
+
+
+def flat_in_time(operators: Mapping[str, Operator], toolkit: str) -> str | None:
+    """Convolutions over several frames whose kernels are 1 frame deep: the build of mc3_18 was stopped above 14 GB, that of r3d_18 was not."""
+    flat = [o.name for o in operators.values() if o.op == "Conv" and len(o.shape(1)) == 5 and o.shape(1)[2] == 1 and (o.shape(1)[3] or 1) > 1]
+    if toolkit not in NEW or not flat:
+        return None
+    return (f"{len(flat)} convolutions over frames have kernels 1 frame deep ({flat[0]}{', ...' if len(flat) > 1 else ''}): the build of such a network (mc3_18, 16 frames) took more "
+            "than 14 GB and was stopped, after `qbench rewrite` too: build it where there is more memory, or feed the frames as a batch of pictures")
+
+
+BOOK.whole.append(flat_in_time)
 
 
 @rule("LayerNormalization", puts=Placement.CPU, source=LIST, toolkits=OLD)

@@ -21,6 +21,7 @@ from qbench.comparison import (
     Layer,
     Row,
     TensorRange,
+    VendorRow,
     WeightSpread,
     alike,
     differ,
@@ -30,7 +31,7 @@ from qbench.comparison import (
 from qbench.protocols import Accuracy, Price
 from qbench.report.compare_page import write_comparison
 from qbench.report.compare_terminal import explanations, headline, ladder_table, notes, row_table
-from qbench.report.compare_text import explained, json_body, latency_note, summary
+from qbench.report.compare_text import explained, json_body, latency_note, summary, vendor_cells
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -183,3 +184,17 @@ def test_a_browser_draws_the_plot_and_its_controls(tmp_path: Path) -> None:
                           capture_output=True, text=True, timeout=120, check=True)
     assert 'data-drawn="yes"' in done.stdout and 'class="failed"' not in done.stdout
     assert "percentile:p=99.9</button>" in done.stdout and "near the best</button>" in done.stdout
+
+
+def test_the_page_shows_the_vendors_rows_and_where_ours_lose(tmp_path: Path) -> None:
+    layers = ({"op": "Conv", "name": "c1", "single_cos": 0.9991}, {"op": "Conv", "name": HOSTILE, "single_cos": 0.91})
+    vendor = (VendorRow("qbench", "int8, mse", "top1", 0.9, 0.8, 1.0, 16, 24.0, 17_000, build_s=8.0), VendorRow("kit 1.0", "kl", refused="it crashed"),
+              VendorRow("kit 1.0", "mmse", "top1", 0.9, 0.8, 1.0, 16, 30.4, 17_000, build_s=14.0, layers=layers))
+    told = replace(WHOLE, vendor=vendor)
+    assert [c[1:6] for c in vendor_cells(told)] == [("int8, mse", "90.00 %", "24.0 dB", "17,000", "8"), ("kl", "refused", "", "", ""), ("mmse", "90.00 %", "30.4 dB", "17,000", "14")]
+    write_comparison(told, tmp_path / "compare.html")
+    page = page_of(tmp_path / "compare.html").text
+    assert "In the vendor's simulator" in page and "int8, mse loses to mmse: 24.0 dB at 17,000 cycles, 30.4 dB at 17,000" in page and "kit 1.0 kl: it crashed" in page
+    assert "(cosine 0.91000)" in page
+    write_comparison(WHOLE, tmp_path / "plain.html")
+    assert "In the vendor's simulator" not in page_of(tmp_path / "plain.html").text

@@ -11,12 +11,15 @@ import numpy as np
 import onnx
 import pytest
 from models import conv_relu, observe, plan, prepare
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from qbench import targets, toolchains
 from qbench.cli.app import app
+from qbench.contract import Said
 from qbench.errors import InputError, ToolError
 from qbench.workbench import doctoring
+from qbench.workbench.contracting import check_inputs
 from qbench.workbench.doctoring import Finding, Health, State, board_findings, examine, package
 
 RUNNER = CliRunner()
@@ -157,3 +160,55 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e8))
     found = [f for f in examine().findings if "GB free" in f.found]
     assert found and all(f.state is State.FAILED and "free some space" in f.cure for f in found)
+
+
+def odd_network(folder: Path, inputs: dict[str, int]) -> Path:
+    """Identity of each input, of the given element type; without inputs, of a constant."""
+    nodes = [helper.make_node("Identity", [n or "c"], [f"{n}_y"]) for n in inputs or [""]]
+    values = {n: helper.make_tensor_value_info(n, t, [1, 3, 4, 6]) for n, t in inputs.items()}
+    outputs = [helper.make_tensor_value_info(f"{n}_y", t, [1, 3, 4, 6]) for n, t in (inputs or {"": TensorProto.FLOAT}).items()]
+    constant = [] if inputs else [numpy_helper.from_array(np.ones((1, 3, 4, 6), np.float32), "c")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", list(values.values()), outputs, constant), opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              folder / "odd.onnx")
+    return folder / "odd.onnx"
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_the_type_is_that_of_the_file_not_the_one_it_is_computed_in(tmp_path: Path, kind: str) -> None:
+    """A float16 input was once called float32, because qbench reads such networks in float32."""
+    model = odd_network(tmp_path, {"x": helper.np_dtype_to_tensor_dtype(np.dtype(kind))})
+    for other in ("float16", "float32", "float64"):
+        np.save(tmp_path / "x.npy", np.zeros((1, 3, 4, 6), other))
+        found = check_inputs(model, "rk3588", [str(tmp_path / "x.npy")])
+        assert found.inputs[0].contract.dtype == kind and found.kept == (other == kind), other
+
+
+def test_an_array_under_another_name_breaks_the_name(tmp_path: Path) -> None:
+    model = odd_network(tmp_path, {"x": TensorProto.FLOAT})
+    x = np.zeros((1, 3, 4, 6), np.float32)
+    for given, clauses in (({"x": x}, []), ({"arr_0": x}, []), ({"image": x}, ["name"])):
+        np.savez(tmp_path / "x.npz", **given)  # type: ignore[arg-type]  # numpy's stub
+        found = check_inputs(model, "rk3588", [str(tmp_path / "x.npz")])
+        assert [b.clause for b in found.inputs[0].breaches] == clauses
+
+
+@pytest.mark.parametrize(("shape", "cure"), [((1, 1, 4, 6), "x.repeat(3, 1)"), ((1, 4, 4, 6), "x[:, :3]"), ((1, 2, 4, 6), "2 channels where the model reads 3"),
+                                             ((1, 3, 6, 4), "x.swapaxes(2, 3)"), ((1, 3, 8, 8), "resize the picture")])
+def test_the_cure_of_a_picture_is_for_its_channels_its_sides_or_its_size(tmp_path: Path, shape: tuple[int, ...], cure: str) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(shape, np.float32))
+    found = check_inputs(odd_network(tmp_path, {"x": TensorProto.FLOAT}), "rk3588", [str(tmp_path / "x.npy")])
+    assert found.inputs[0].breaches[0].clause == "shape" and cure in found.inputs[0].breaches[0].cure
+
+
+@pytest.mark.parametrize(("name", "content"), [("empty.npy", b""), ("short.npz", b"PK\x03\x04"), ("cut.npy", b"\x93NUMPY\x01\x00v")])
+def test_files_that_are_cut_off_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
+        check_inputs(odd_network(tmp_path, {"x": TensorProto.FLOAT}), "rk3588", [str(tmp_path / name)])
+
+
+def test_a_model_without_inputs_and_an_unknown_order_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no input that a caller feeds"):
+        check_inputs(odd_network(tmp_path, {}), "rk3588")
+    with pytest.raises(InputError, match="--channel-order 'rbg'; known: rgb, bgr, gray"):
+        check_inputs(odd_network(tmp_path, {"x": TensorProto.FLOAT}), "rk3588", said=Said(None, "rbg"))

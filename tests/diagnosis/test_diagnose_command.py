@@ -114,6 +114,8 @@ def test_the_brain_sample(tmp_path: Path) -> None:
     y = np.concatenate([session.run({"image": x[i:i + 1]})["logits"] for i in range(3)])
     np.savez(tmp_path / "good.npz", logits=y.transpose(0, 2, 3, 1).astype(np.float16))
     np.savez(tmp_path / "old.npz", logits=np.concatenate([y[:1] * 0, y[:-1]]))
-    assert diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "good.npz", samples=3)).cause is Cause.HEALTHY
-    found = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "old.npz", samples=3))
-    assert found.cause is Cause.STALE and found.first is not None and "the sample before" in found.first.what
+    good = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "good.npz", samples=3, search_s=10.0))
+    assert good.stages[-1].name == "simulated -> board" and good.stages[-1].cause is Cause.HEALTHY
+    assert good.cause is Cause.RANGE and good.first is not None and "encode.0" in good.first.where       # two pictures are no calibration: 8.5 dB from float
+    old = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "old.npz", samples=3, search_s=10.0)).stages[-1]
+    assert old.cause is Cause.STALE and "the sample before" in old.what

@@ -9,9 +9,12 @@ import fake_board
 import numpy as np
 import onnxruntime as ort
 import pytest
-from lab import MEAN, SHIFTS, STD, Array, Lab, build
+from lab import MEAN, SHIFTS, STD, Array, Lab, build, pictures
+from typer.testing import CliRunner
 
+from qbench.cli.app import app
 from qbench.diagnosis import Cause
+from qbench.errors import DataError
 from qbench.network import Precision
 from qbench.plan import Granularity
 from qbench.runtime import Session
@@ -197,6 +200,58 @@ def test_a_range_that_ruins_the_plan_itself_is_found_before_the_board(tmp_path: 
     lab = build(tmp_path, ranges={"r0": 0.05})
     found = lab.diagnose(lab.board())
     assert found.cause is Cause.RANGE and found.first is not None and found.first.name == "float -> simulated" and "r0" in found.first.where
+
+
+def test_one_range_that_is_three_times_too_wide_is_named(tmp_path: Path) -> None:
+    """The plan is good enough to pass for healthy; only the calibration data, or the samples where it matters most, tell."""
+    lab = build(tmp_path, ranges={"r0": 3.0})
+    np.savez(tmp_path / "calibration.npz", x=pictures(7, 16))
+    collected = CliRunner().invoke(app, ["stats", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "calibration.npz"), "-o", str(tmp_path / "s.npz")])
+    assert collected.exit_code == 0, collected.output
+    found = lab.diagnose(lab.board(), stats=tmp_path / "s.npz")
+    stage = found.first
+    assert found.cause is Cause.RANGE and stage is not None and stage.name == "float -> simulated" and stage.where == "r0"
+    assert "its range is 3.0 times what the calibration data needs" in stage.what and any("r0 stored alone" in e for e in stage.evidence)
+    assert found.stages[-1].cause is Cause.HEALTHY
+    (tmp_path / "s.npz").rename(tmp_path / "statistics-1.npz")                             # where a search leaves them
+    again = lab.diagnose(lab.board())
+    assert again.cause is Cause.RANGE and any("beside the plan" in n for n in again.notes)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.7])
+def test_ranges_near_what_the_calibration_data_had_are_healthy(tmp_path: Path, factor: float) -> None:
+    lab = build(tmp_path, ranges={"r0": factor})
+    np.savez(tmp_path / "calibration.npz", x=pictures(7, 16))
+    assert CliRunner().invoke(app, ["stats", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "calibration.npz"), "-o", str(tmp_path / "s.npz")]).exit_code == 0
+    assert lab.diagnose(lab.board(), stats=tmp_path / "s.npz").cause is Cause.HEALTHY
+
+
+def test_statistics_of_another_model_are_refused(lab: Lab, tmp_path: Path) -> None:
+    other = build(tmp_path, seed=4)
+    np.savez(tmp_path / "calibration.npz", x=other.x)
+    assert CliRunner().invoke(app, ["stats", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "calibration.npz"), "-o", str(tmp_path / "s.npz")]).exit_code == 0
+    with pytest.raises(DataError, match="statistics of another model"):
+        lab.diagnose(lab.board(), stats=tmp_path / "s.npz")
+
+
+def test_sums_of_too_few_bits_are_named_within_what_arithmetic_allows(tmp_path: Path) -> None:
+    """Darker pictures: 14 values differ by less than half a step root mean square, and one place explains them all (found on the brain sample)."""
+    lab = build(tmp_path)
+    x = lab.x * np.float32(0.5)
+    np.savez(tmp_path / "data.npz", x=x)
+    wrong = lab.board(x, accumulate={"conv1": fake_board.saturate16})
+    assert 8 <= np.count_nonzero(wrong != lab.board(x)) <= 40
+    found = lab.diagnose(wrong)
+    assert found.cause is Cause.SATURATION and found.first is not None and "16 bits" in found.first.what
+    assert lab.diagnose(lab.board(x)).cause is Cause.HEALTHY
+
+
+def test_a_search_without_time_says_what_it_left_out_and_still_sees_the_gap(lab: Lab) -> None:
+    found = lab.diagnose(lab.layers(accumulate={"conv1": fake_board.saturate16}), search_s=0.0)
+    first, board = found.stages
+    assert len(first.layers) == 1 and "layers were run alone in 0 s (--search-seconds)" in first.notes[0] and "left out:" in first.notes[0]
+    assert board.cause is not Cause.HEALTHY and any("from r" in n and "it is one part" in n for n in board.notes)
+    assert lab.diagnose(lab.layers(), search_s=0.0).cause is Cause.HEALTHY
 
 
 # ------------------------------------------------------------------------------------------------ healthy

@@ -35,6 +35,21 @@ MESSAGES = {
     "colors look blue, I use cv2.imread": "bgr-for-rgb",
     "the output image is slanted, width 100": "layout-sheared",
     "inference takes 96 ms instead of 13": "slow-clock",
+    "E RKNN: [11:25:33.723] rknn_inputs_set, param input size(3072000) < model input size(4608000)": "rknn-input-size",
+    "ATC run failed, E10016: Opname [x] specified in [--input_shape] is not found in the model": "atc-input-shape",
+    "ModuleNotFoundError: No module named 'rknn'": "toolkit-not-installed",
+    "failed to open rknpu module, need to insmod rknpu dirver!": "device-busy-or-missing",
+    "aclmdlExecute failed, errorCode is 507011": "acl-return-code",
+    "[ERROR] ACL_ERROR_RT_PARAM_INVALID 107000": "acl-return-code",
+    "libQnnHtp.so: cannot open shared object file: No such file or directory": "qnn-library-path",
+    "Type Error: Type 'tensor(int16)' of input parameter (x) of operator (QuantizeLinear) in node (q) is invalid.": "per-channel-opset",
+    "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!": "host-key",
+    "scp: write remote \"/tmp/model.rknn\": No space left on device": "board-full",
+    "accuracy is much lower on the board than in the simulator": "sim-good-board-bad",
+    "detections have zero confidence": "scores-zero",
+    "the board gets slower after some minutes": "slow-clock",
+    "bounding boxes are shifted": "boxes-shifted",
+    "模型推理结果全是0": "all-zeros",
 }
 
 

@@ -15,14 +15,14 @@ from qbench.cli.app import app
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-_FENCE = re.compile(r"^(<!-- run -->\n)?```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(?:\$ )?(qbench [^`]+)`")
 _BOLD = re.compile(r"\[bold\](qbench.*?)\[/bold\]")
 
 
-def fences(page: Path, to_run: str | None = None) -> list[str]:
-    """Bodies of the fenced blocks of a page, in order; or those of language `to_run` that a comment above marks to be run."""
-    return [body for mark, language, body in _FENCE.findall(page.read_text(encoding="utf-8")) if to_run is None or (mark and language == to_run)]
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and body of the fenced blocks of a page, in order."""
+    return [(language, body) for language, body in _FENCE.findall(page.read_text(encoding="utf-8"))]
 
 
 def lines(block: str) -> Iterator[str]:

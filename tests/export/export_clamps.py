@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 
 
-def joined(clamp: str) -> onnx.ModelProto:
+def joined(clamp: str, bounds_shape: tuple[int, ...] = ()) -> onnx.ModelProto:
     """Conv a + `clamp` and Conv b, which is signed, in one Concat: one scale for both, whose codes the clamp cuts."""
     rng = np.random.default_rng(1)
     weights = {"wa": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32), "wb": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32),
-               "low": np.array(0.0, np.float32), "high": np.array(1.0, np.float32)}
+               "low": np.full(bounds_shape, 0.0, np.float32), "high": np.full(bounds_shape, 1.0, np.float32)}
     bounds = ["low", "high"] if clamp == "Clip" else []
     nodes = [models.node("Conv", ["x", "wa"], ["a0"], "a", pads=[1, 1, 1, 1]), models.node(clamp, ["a0", *bounds], ["a1"], "clamp"),
              models.node("Conv", ["x", "wb"], ["b0"], "b", pads=[1, 1, 1, 1]), models.node("Concat", ["a1", "b0"], ["y"], "join", axis=1)]

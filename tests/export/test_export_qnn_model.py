@@ -31,9 +31,10 @@ def outputs(model: ir.Model, made: Job) -> list[models.Array]:
     return [session.run(s)["y"] for s in made.samples]
 
 
-@pytest.mark.parametrize("clamp", ["Relu", "Clip"])
-def test_a_clamp_that_cuts_codes_gets_a_pair_and_no_value_changes(clamp: str) -> None:
-    made = hexagon_job(joined(clamp))
+@pytest.mark.parametrize(("clamp", "bounds"), [("Relu", ()), ("Clip", ()), ("Clip", (1,))])
+def test_a_clamp_that_cuts_codes_gets_a_pair_and_no_value_changes(clamp: str, bounds: tuple[int, ...]) -> None:
+    """Bounds of shape [1], which onnxruntime takes too, are in networks converted from TFLite."""
+    made = hexagon_job(joined(clamp, bounds))
     model = handed(made)
     node = next(n for n in model.graph if n.op_type == clamp)
     assert node.inputs[0] is not None and node.inputs[0].producer().op_type == "DequantizeLinear"           # type: ignore[union-attr]

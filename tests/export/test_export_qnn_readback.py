@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import models
+import numpy as np
 import pytest
 from export_cases import job
 
 from qbench.errors import ToolError
-from qbench.export import Difference, StoredTensor, differences
+from qbench.export import Contents, Difference, Layer, StoredTensor, differences
 from qbench.network import Precision
 from qbench.targets import load
-from qbench.targets.exporters.qnn_readback import CHANNELS, Reader
+from qbench.targets.exporters.qnn_readback import CHANNELS, Reader, on_codes
 
 RECORDED = Path(__file__).parent / "recorded"
 SCHEMES = {str(p.precision): p.scheme for p in load("hexagon-8gen3").precisions if p.scheme is not None}
@@ -93,6 +96,26 @@ def test_a_weight_of_another_type_is_found_and_named(graph: dict[str, Any], trac
 def test_one_layer_on_the_cpu_is_found_and_named(graph: dict[str, Any], trace: dict[str, Any]) -> None:
     trace["unsupported_nodes"] = [{"node_name": "a_token_1", "op_type": "Conv", "reason": "injected"}]
     assert [str(d) for d in found_in(graph, trace)] == ["a: placement NPU -> CPU"]
+
+
+def test_a_matmul_that_onnxruntime_made_a_gemm_of_is_found(graph: dict[str, Any], trace: dict[str, Any]) -> None:
+    for part in trace["subgraph_traces"]:
+        for row in part["op_mappings"]:
+            for source in row["sources"]:
+                source["name"] = source["name"].replace("a_token_1", "a/MatMulAddFusion")
+    assert found_in(graph, trace) == ()
+
+
+def test_a_float_layer_without_weights_between_pairs_may_be_computed_on_codes() -> None:
+    """As Abs of MobileFaceNet is; one with weights in another precision stays a fault."""
+    weights = {"w": np.random.default_rng(0).normal(0, 0.3, (8, 3, 1, 1)).astype(np.float32), "v": np.random.default_rng(1).normal(0, 0.3, (8, 8, 1, 1)).astype(np.float32)}
+    nodes = [models.node("Conv", ["x", "w"], ["c"], "first"), models.node("Abs", ["c"], ["m"], "abs"), models.node("Conv", ["m", "v"], ["y"], "second")]
+    made = job({"abs": "fp16"}, models.model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 8, 8, 8]}, weights), schemes=SCHEMES)
+    assert {"c:int8", "m:int8"} <= set(made.demanded.tensors) and made.demanded.layers["abs"].precision is Precision.FP16
+    actual = Contents({k: Layer(Precision.INT8, "NPU") for k in made.demanded.layers}, made.demanded.tensors, "stand-in")
+    assert differences(made.demanded, actual, consent=on_codes(made, actual)) == ()
+    weighted = dataclasses.replace(made, demanded=dataclasses.replace(made.demanded, layers={**made.demanded.layers, "second": Layer(Precision.FP16, "NPU")}))
+    assert [str(d) for d in differences(weighted.demanded, actual, consent=on_codes(weighted, actual))] == ["second: precision fp16 -> int8"]
 
 
 def test_a_layer_that_nobody_compiled_is_missing(graph: dict[str, Any], trace: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from qbench.export import Job, export
 from qbench.files import sha256
 from qbench.targets import load
 from qbench.targets.exporters import make, qnn
+from qbench.targets.exporters.qnn_model import handed
 
 pytestmark = toolchain("qnn")
 SCHEMES = {str(p.precision): p.scheme for p in load("hexagon-8gen3").precisions if p.scheme is not None}
@@ -92,3 +93,15 @@ def test_a_changed_scale_in_what_is_compiled_fails_the_export(tmp_path: Path, mo
     monkeypatch.setattr(qdq, "save", spoiled)
     with pytest.raises(ExportMismatch, match=r"a1:int8: scale "):
         export(hexagon_job(), make("qnn"), tmp_path / "out")
+
+
+def test_a_layer_of_another_type_in_what_is_compiled_fails_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan says FP16 for c, and the compiler gets the model of the plan that has it in INT8."""
+    save, other = qdq.save, hexagon_job()
+
+    def spoiled(model: object, path: Path) -> None:
+        save(handed(other) if path.name == qnn.HANDED else model, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(qdq, "save", spoiled)
+    with pytest.raises(ExportMismatch, match=r"c: precision fp16 -> int8"):
+        export(hexagon_job({"c": "fp16"}), make("qnn"), tmp_path / "out")

@@ -26,6 +26,13 @@ def test_a_name_is_enough_and_only_weights_of_layers_take_a_range() -> None:
     assert found.ranges == {"w": ([-1.0], [1.0]), "a_int8": ([-1.1], [2.1])} and found.aliases == {"a": ("a_int8",)} and found.unknown == ()
 
 
+def test_reshaped_twins_are_known_by_their_names_where_the_values_agree() -> None:
+    """c and d have the same extremes and ranges of their own, so that values alone tell nothing."""
+    seen = {"c-rs": [-4.0, 4.0], "d_rs": [-4.0, 4.0], "a-rs": [-9.0, 9.0]}
+    found = keyed(ranged({"a": (-1.1, 2.1), "c": (-4.0, 4.5), "d": (-5.0, 4.0)}), seen, MINE, {}, ())
+    assert found.ranges == {"c-rs": ([-4.0], [4.5]), "d_rs": ([-5.0], [4.0])} and found.unknown == ("a-rs",)
+
+
 def test_what_the_log_says_counts_only_where_the_values_agree() -> None:
     """The optimizer swaps nodes, and the log then calls a tensor the child of another: its range must not go there."""
     seen = {"a_tp": [-1.0, 2.0], "other_tp": [-7.0, 1.0]}

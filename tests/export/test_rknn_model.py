@@ -146,3 +146,17 @@ def test_the_exporter_is_found_by_target() -> None:
         for_target("toaster")
     with pytest.raises(UnknownName, match=r"no exporter 'rkn'; known: .*rknn"):
         make("rkn")
+
+
+def test_a_flat_matmul_and_its_bias_become_one_gemm_with_the_same_values() -> None:
+    """Two axes: the toolkit types the MatMul FP16 and refuses. Three axes stay as they are: a Gemm would need Reshapes, which its optimizer never ends on."""
+    rng = np.random.default_rng(4)
+    weights = {"w": rng.normal(0, 0.3, (6, 5)).astype(np.float32), "b": rng.normal(0, 0.3, 5).astype(np.float32)}
+    nodes = [models.node("MatMul", ["x", "w"], ["m"], "product"), models.node("Add", ["m", "b"], ["y"], "bias")]
+    flat, deep = (job(proto=models.model(nodes, {"x": shape}, {"y": [*shape[:-1], 5]}, weights)) for shape in ([1, 6], [1, 3, 6]))
+    adapted = quantized_form(flat).model
+    (gemm,) = [n for n in adapted.graph if n.op_type == "Gemm"]
+    assert gemm.name == "product" and not [n for n in adapted.graph if n.op_type in ("MatMul", "Add")]
+    for a, b in zip(outputs(flat.written.model, flat), outputs(adapted, flat), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [n.op_type for n in quantized_form(deep).model.graph if n.name in ("product", "bias")] == ["MatMul", "Add"]

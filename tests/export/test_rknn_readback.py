@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import models
+import numpy as np
 import pytest
 from export_cases import job
 
@@ -13,7 +15,7 @@ from qbench.errors import ToolError
 from qbench.export import Contents, Difference, differences
 from qbench.network import Precision
 from qbench.targets.exporters import rknn_file
-from qbench.targets.exporters.rknn_file import HEADER_BYTES, read_rknn
+from qbench.targets.exporters.rknn_file import HEADER_BYTES, RknnFile, RknnOperator, RknnTensor, read_rknn
 from qbench.targets.exporters.rknn_log import parse, rewrites
 from qbench.targets.exporters.rknn_model import quantized_form
 from qbench.targets.exporters.rknn_readback import Reader
@@ -127,3 +129,21 @@ def test_rewrites_are_followed_through_all_passes() -> None:
            "D     bypass: remove node = ['/tp'], add node = []\n"
            "D     convert_exmatmul_to_conv: remove node = ['/o/Gemm#1'], add node = ['/o/Gemm#2']\n")
     assert rewrites(log)["/o/Gemm"] == ("/rs", "/o/Gemm#2")
+
+
+def normalised(dtype: str) -> tuple[Difference, ...]:
+    """A mean in FP16 and the Sub that reads it, which the toolkit runs as one operator with a result of `dtype` (made up, as no file is recorded)."""
+    weights = {"w": np.random.default_rng(0).normal(0, 0.3, (8, 3, 1, 1)).astype(np.float32)}
+    nodes = [models.node("Conv", ["x", "w"], ["c"], "conv"), models.node("ReduceMean", ["c"], ["m"], "mean", axes=[1], keepdims=1), models.node("Sub", ["c", "m"], ["y"], "sub")]
+    made = job({"mean": "fp16"}, models.model(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]}, weights, opset=17))
+    scales = {k.rpartition(":")[0]: t for k, t in made.demanded.tensors.items() if not k.startswith("weight:")}
+    stored = [RknnTensor(n, dtype if n == "y" else "int8", scales[n].scale, (scales[n].zero_point[0] - 128,)) for n in ("x", "c", "y")]
+    file = RknnFile("stand-in", tuple(stored), (RknnOperator("Conv", "conv", "NPU", (0,), (1,)), RknnOperator("exNorm", "norm", "NPU", (1,), (2,))))
+    read = Reader(file, made, {"mean": ("norm",), "sub": ("norm",)}, dict(made.written.raw)).contents()
+    assert read.silent["mean"] == "inside exNorm norm, which the toolkit runs as one"
+    return differences(made.demanded, read)
+
+
+def test_a_layer_inside_one_operator_is_silent_and_the_last_of_them_tells() -> None:
+    assert normalised("int8") == ()
+    assert "sub: precision int8 -> int16" in map(str, normalised("int16"))

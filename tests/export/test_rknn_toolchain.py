@@ -17,7 +17,7 @@ from qbench.errors import ToolError
 from qbench.export import export
 from qbench.files import sha256
 from qbench.targets.exporters import make
-from qbench.targets.exporters.rknn import WORKER
+from qbench.targets.exporters.workers import ask
 
 pytestmark = toolchain("rknn")
 
@@ -73,5 +73,5 @@ def test_what_the_toolkit_refuses_is_told_in_one_line(tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     request = {"do": "build", "platform": "rk3588", "level": 0, "model": "net.onnx"}
     with pytest.raises(ToolError, match=r"^building net: .+") as caught:
-        toolchains.call(toolchains.need("rknn"), WORKER, request, folder=tmp_path, seconds=300.0, what="building net")
+        ask(toolchains.need("rknn"), "rknn", request, folder=tmp_path, seconds=300.0, what="building net")
     assert "\n" not in str(caught.value)

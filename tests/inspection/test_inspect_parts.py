@@ -22,6 +22,7 @@ from qbench.inspection.cures import CURES, MEANING
 from qbench.inspection.record import OnTarget
 from qbench.inspection.sizes import neighbours
 from qbench.network import Precision
+from qbench.report import inspect_text
 from qbench.workbench.inspecting import inspect_model
 
 RNG = np.random.default_rng(0)
@@ -175,3 +176,40 @@ def test_an_opset_that_the_toolkit_refused_is_remarked(tmp_path: Path) -> None:
     proto.opset_import[0].version = 20
     assert "opset 20" in inspected(tmp_path, proto).remarks[0]
     assert not inspected(tmp_path, proto, "hexagon").remarks
+
+
+def turned_back() -> onnx.ModelProto:
+    """As converters from NHWC write it: a Transpose behind each layer, undone in front of the next."""
+    there, back = {"perm": [0, 2, 3, 1]}, {"perm": [0, 3, 1, 2]}
+    nodes = [node("Conv", ["x", "w"], ["a"], "conv1"), node("Relu", ["a"], ["r"], "relu"), node("Transpose", ["r"], ["t"], "there", **there),
+             node("Transpose", ["t"], ["u"], "back", **back), node("Conv", ["u", "v"], ["y"], "conv2")]
+    return model(nodes, {"x": [1, 3, 64, 64]}, {"y": None}, {"w": noise(40, 3, 3, 3), "v": noise(8, 40, 3, 3)})
+
+
+def test_nodes_that_undo_one_another_are_offered_with_the_price_without_them(tmp_path: Path) -> None:
+    found = inspected(tmp_path, turned_back())
+    offer = next(o for o in found.rewrites if o.becomes == "nothing")
+    assert offer.op == "Transpose" and set(offer.nodes) == {"there", "back"} and offer.exactness == "E" and "drop-idle" in offer.note
+    nodes = [n for n in turned_back().graph.node if n.op_type != "Transpose"]
+    nodes[2].input[0] = "r"
+    without = inspected(tmp_path, model(nodes, {"x": [1, 3, 64, 64]}, {"y": None}, {"w": noise(40, 3, 3, 3), "v": noise(8, 40, 3, 3)}))
+    assert f"{without.latency_ms:.3g} ms in place of {found.latency_ms:.3g} ms" in offer.note and without.latency_ms < found.latency_ms
+    assert not without.rewrites
+
+
+def test_a_network_that_the_toolkit_was_stopped_on_is_remarked_and_cures_are_for_its_axes(tmp_path: Path) -> None:
+    """Source: rknn-toolkit2 2.5.0 on mc3_18 (kernels 1 frame deep) above 14 GB; r3d_18, all kernels 3 deep, is built."""
+    def video(depth: int) -> OnTarget:
+        nodes = [node("Conv", ["x", "w"], ["y"], "conv", pads=[depth // 2, 1, 1] * 2)]
+        return inspected(tmp_path, model(nodes, {"x": [1, 3, 8, 16, 16]}, {"y": None}, {"w": noise(4, 3, depth, 3, 3)}))
+    assert any("1 frame deep (conv)" in r for r in video(1).remarks) and not video(3).remarks
+    assert {o.becomes for o in video(3).rewrites} == {"sum of 2-D convolutions, for 3-D"}
+
+
+def test_why_another_precision_is_refused_is_told(tmp_path: Path) -> None:
+    """Source: sequencer2d_s: an LSTM is built in FP16, its INT8 build ends with clip_truncate."""
+    nodes = [node("LSTM", ["x", "w", "r"], ["", "y"], "lstm", hidden_size=4)]
+    found = inspected(tmp_path, model(nodes, {"x": [5, 1, 3]}, {"y": None}, {"w": noise(1, 16, 3), "r": noise(1, 16, 4)}))
+    line = next(o for o in found.operators if o.op == "LSTM")
+    assert line.at["int8"] == "refused" and "clip_truncate" in line.why_at["int8"]
+    assert 'int8: refused (LSTM in int8: the build ends with "clip_truncate < 0"' in inspect_text.operators(found).rows[0][3]

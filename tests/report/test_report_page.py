@@ -66,6 +66,14 @@ def test_names_of_the_user_are_text_never_markup(read: Reader, whole: Finished) 
     assert any(HOSTILE in (a.get("data-text") or "") for _, a in page.elements)
 
 
+def test_a_warning_that_has_a_code_begins_with_it(read: Reader, whole: Finished) -> None:
+    said = (*whole.result.warnings, "int16: built and simulated, not verified on silicon")
+    page = read(replace(whole, result=replace(whole.result, warnings=said)))
+    assert "QB208 int16: built and simulated" in page.text and "has a section in docs/troubleshooting.md" in page.text
+    assert "troubleshooting" not in read(whole).text
+    assert replace(whole.result, warnings=said).to_dict()["warning_codes"] == ["", "", "QB208"]
+
+
 def test_hostile_text_is_escaped_wherever_it_can_come_from(read: Reader, whole: Finished) -> None:
     evil = "</script><img src=http://x onerror=1>\""
     result = search_result()
@@ -165,7 +173,7 @@ def test_a_search_without_any_plan_still_gives_a_page(read: Reader, bare: Finish
     assert page.open == []
     assert {"plan", "kernels", "sensitivity", "sample", "warnings", "front-plot", "plotly-gz"}.isdisjoint(page.ids)
     assert "No plan was evaluated." in page.text
-    assert "The command line was not recorded." in page.text
+    assert "Run through the library: there is no command line." in page.text
     assert "n/a" in page.text
     assert not re.search(r"\bnan\b|\binf\b|\bNone\b", page.text)
 

@@ -151,6 +151,15 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     assert {"rewrite", "exactness", "changes", "error", "ms_before", "ms_after", "kept", "why"} <= found["steps"][0].keys()
 
 
+@pytest.mark.parametrize("proto", [segmentation, transformer])
+def test_prices_are_those_of_inspect_with_what_the_chip_leaves_to_the_cpu(proto: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """A rewrite that takes an operator off the CPU gains what its round trip costs: the price must hold it."""
+    done = rewritten(proto(), tmp_path)
+    before, after = (inspect_model(p, ["rk3588"])[0].found for p in (tmp_path / "net.onnx", Path(done.output)))
+    assert before is not None and after is not None and before.fallback.segments
+    assert done.ms_before == pytest.approx(before.latency_ms, rel=1e-9) and done.ms_after == pytest.approx(after.latency_ms, rel=1e-9)
+
+
 def test_inspect_names_the_rewrite_and_the_pattern_that_stops_the_toolchain(tmp_path: Path) -> None:
     assert {c.rewrite for c in CURES if c.rewrite} <= set(REWRITES)
     for cure in CURES:

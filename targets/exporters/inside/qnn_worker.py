@@ -7,18 +7,15 @@ if request["outputs"] is a name, loads the binary again and runs the samples thr
 
 import glob
 import json
-import sys
 import time
+
+from answering import Refused, serve
 
 NAME = "QNNExecutionProvider"
 TRACE = "qnn_op_trace.json"            # the provider's own name for it
 SHOWN = 4
 REQUANTIZES = "WeightBiasQuantization"
 """onnxruntime's optimizer of this name turns a float layer between integer layers into an 8-bit one, with scales of its own."""
-
-
-class Refused(Exception):
-    """The compiler says no."""
 
 
 def registered():
@@ -86,28 +83,18 @@ def simulate(request, device):
     np.savez(request["outputs"], **found)
 
 
-def main(asked, answered):
-    with open(asked) as file:
-        request = json.load(file)
-    started = time.monotonic()
-    try:
-        device = registered()
-        compiled(request, device)
-        for name, body in (("graph.json", graph()), ("trace.json", traced())):
-            with open(name, "w") as file:
-                json.dump(body, file, indent=1, sort_keys=True)
-                file.write("\n")
-        answer = {"seconds": time.monotonic() - started}
-        if request["outputs"]:
-            simulate(request, device)
-    except Refused as error:
-        answer = {"refused": str(error)}
-    except Exception as error:             # noqa: BLE001
-        answer = {"refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    with open(answered, "w") as file:
-        json.dump(answer, file)
-    return 0
+def work(request):
+    started, device = time.monotonic(), registered()
+    compiled(request, device)
+    for name, body in (("graph.json", graph()), ("trace.json", traced())):
+        with open(name, "w") as file:
+            json.dump(body, file, indent=1, sort_keys=True)
+            file.write("\n")
+    answer = {"seconds": time.monotonic() - started}
+    if request["outputs"]:
+        simulate(request, device)
+    return answer
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    serve(work, lambda error: str(error).splitlines()[0])

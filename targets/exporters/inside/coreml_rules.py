@@ -2,6 +2,7 @@
 """MIL operators for ONNX's, one rule each. Part of coreml_worker.py, beside which it is copied."""
 
 import numpy as np
+from answering import Refused
 
 HALF_MAX = float(np.finfo(np.float16).max)
 UNARY = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Softplus": "softplus", "Softsign": "softsign", "Erf": "erf", "Exp": "exp", "Sqrt": "sqrt",
@@ -10,10 +11,6 @@ BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "real_div", "Max": "m
 REDUCE = {"ReduceMean": "reduce_mean", "ReduceSum": "reduce_sum", "ReduceMax": "reduce_max", "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod",
           "ReduceL2": "reduce_l2_norm"}
 SHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-
-class Refused(Exception):
-    """A form of an operator that has no rule here."""
 
 
 class Emitter:

@@ -6,20 +6,9 @@ Needs nothing of qbench. Converts a Q/DQ model into OpenVINO's own files, compil
 """
 
 import json
-import sys
 import time
 
-
-def main(asked, answered):
-    with open(asked) as file:
-        request = json.load(file)
-    try:
-        answer = work(request)
-    except Exception as error:             # noqa: BLE001
-        answer = {"refused": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
-    with open(answered, "w") as file:
-        json.dump(answer, file)
-    return 0
+from answering import serve
 
 
 def work(request):
@@ -65,4 +54,4 @@ def rows(compiled):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    serve(work)

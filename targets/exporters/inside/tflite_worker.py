@@ -6,23 +6,11 @@ integer operator with the plan's scales and codes, a float layer a float one. Va
 """
 
 import json
-import sys
 
 import numpy as np
-from tflite_operands import TO_NCHW, TO_NHWC, Refused
+from answering import serve
+from tflite_operands import TO_NCHW, TO_NHWC
 from tflite_rules import Emitter
-
-
-def main(asked, answered):
-    with open(asked) as file:
-        request = json.load(file)
-    try:
-        answer = work(request)
-    except Refused as error:
-        answer = {"refused": str(error)}
-    with open(answered, "w") as file:
-        json.dump(answer, file)
-    return 0
 
 
 def work(request):
@@ -61,4 +49,4 @@ def run(request, body):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    serve(work)

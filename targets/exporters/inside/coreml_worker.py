@@ -6,25 +6,13 @@ its layer, without any of coremltools' passes, so that what is written is what t
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
-from coreml_rules import Emitter, Refused
+from answering import serve
+from coreml_rules import Emitter
 
 DATES = ("com.github.apple.coremltools.conversion_date",)
-
-
-def main(asked, answered):
-    with open(asked) as file:
-        request = json.load(file)
-    try:
-        answer = work(request)
-    except Refused as error:
-        answer = {"refused": str(error)}
-    with open(answered, "w") as file:
-        json.dump(answer, file)
-    return 0
 
 
 def work(request):
@@ -67,4 +55,4 @@ def same_every_time(package):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    serve(work)

@@ -3,6 +3,7 @@
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+from answering import Refused
 from tflite_flat import Flat
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -26,10 +27,6 @@ INTEGER = MOVING | {"AveragePool", "Conv", "ConvTranspose", "Gemm", "MatMul", "A
 NARROW = INTEGER - {"HardSwish", "DepthToSpace", "PRelu", "ReduceMax", "ReduceMin"}
 """Those that have one for int16, too."""
 ACTIVATION = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
-
-
-class Refused(Exception):
-    """A form of an operator that has no rule here."""
 
 
 class Operands:

@@ -8,22 +8,18 @@ Needs nothing of qbench. The verbose log goes to standard output. Steps, by requ
 """
 
 import ctypes
-import json
 import os
 import sys
 import time
 
 import numpy as np
+from answering import Refused, serve
 
 
 def toolkit():
     from rknn.api import RKNN  # takes seconds, and is wanted only after the restart
 
     return RKNN(verbose=True)
-
-
-class Refused(Exception):
-    """The toolkit says no."""
 
 
 def done(status, what):
@@ -52,28 +48,40 @@ def outputs(kit, request):
     np.savez(request["outputs"], **found)
 
 
-def finish(kit, request):
+def finish(kit, request, started):
+    """Writes the .rknn, runs the samples, and what the build alone took."""
     done(kit.export_rknn(request["rknn"]), "export_rknn")
+    answer = {"seconds": time.monotonic() - started}
     outputs(kit, request)
-    if request.get("analyse"):
-        stored = np.load(request["samples"])
-        paths = [f"analysed{i}.npy" for i in range(len(request["inputs"]))]
-        for path, name in zip(paths, request["inputs"], strict=True):
-            np.save(path, stored[f"0:{name}"])
-        done(kit.accuracy_analysis(inputs=paths, output_dir="snapshot"), "accuracy_analysis")      # writes snapshot/error_analysis.txt
+    try:
+        if request["analyse"]:
+            analyse(kit, request)
+    except Exception as error:             # noqa: BLE001  the model is built; what the toolkit thinks of it is not worth losing it
+        answer["not_analysed"] = last_lines(error)
+    return answer
+
+
+def analyse(kit, request):
+    """Writes snapshot/error_analysis.txt: every layer against the float model, on the first sample."""
+    stored = np.load(request["samples"])
+    paths = [f"analysed{i}.npy" for i in range(len(request["inputs"]))]
+    for path, name in zip(paths, request["inputs"], strict=True):
+        np.save(path, stored[f"0:{name}"])
+    done(kit.accuracy_analysis(inputs=paths, output_dir="snapshot"), "accuracy_analysis")
 
 
 def build(request):
-    kit = opened(request)
+    started, kit = time.monotonic(), opened(request)
     done(kit.load_onnx(model=request["model"]), "load_onnx")
     done(kit.build(do_quantization=request.get("quantize", False), dataset=request.get("dataset"), auto_hybrid=request.get("auto_hybrid", False)), "build")
-    finish(kit, request)
+    return finish(kit, request, started)
 
 
 def step1(request):
     kit = opened(request)
     done(kit.load_onnx(model=request["model"]), "load_onnx")
     done(kit.hybrid_quantization_step1(dataset=request["dataset"]), "hybrid_quantization_step1")
+    return {"seen": observed(request["stem"])}
 
 
 def configuration(stem):
@@ -98,10 +106,10 @@ def step2(request):
     found["custom_quantize_layers"] = request["layers"]
     with open(stem + ".quantization.cfg", "w") as file:
         yaml.dump(found, file)
-    kit = opened(request)
+    started, kit = time.monotonic(), opened(request)
     done(kit.hybrid_quantization_step2(model_input=stem + ".model", data_input=stem + ".data",
                                        model_quantization_cfg=stem + ".quantization.cfg"), "hybrid_quantization_step2")
-    finish(kit, request)
+    return finish(kit, request, started)
 
 
 def fixed_addresses():
@@ -115,25 +123,15 @@ def fixed_addresses():
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
 
 
-def main(asked, answered):
-    with open(asked) as file:
-        request = json.load(file)
-    started = time.monotonic()
-    try:
-        {"build": build, "step1": step1, "step2": step2}[request["do"]](request)
-        answer = {"seconds": time.monotonic() - started}
-        if request["do"] == "step1":
-            answer["seen"] = observed(request["stem"])
-    except Refused as error:
-        answer = {"refused": str(error)}
-    except Exception as error:                # noqa: BLE001  the toolkit raises ValueError with a whole traceback in its text
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        answer = {"refused": f"{type(error).__name__}: {' | '.join(lines[-2:])}"}
-    with open(answered, "w") as file:
-        json.dump(answer, file)
-    return 0
+def work(request):
+    return {"build": build, "step1": step1, "step2": step2}[request["do"]](request)
+
+
+def last_lines(error):
+    """The toolkit raises ValueError with a whole traceback in its text."""
+    return " | ".join([line.strip() for line in str(error).splitlines() if line.strip()][-2:])
 
 
 if __name__ == "__main__":
     fixed_addresses()
-    sys.exit(main(*sys.argv[1:]))
+    serve(work, last_lines)

@@ -1,0 +1,50 @@
+"""What rknn-toolkit2 does otherwise than a plan and can be told nothing about, announced layer by layer; what it costs shows in the simulation."""
+
+from __future__ import annotations
+
+from qbench.export import Consent, Contents, Job, Layer
+from qbench.network import Kernel, Precision
+
+CAST = "a Cast computes nothing: the toolkit stores its result as the readers take it"
+LAST = "the toolkit computes a Softmax at the end of the network in FP16, and what only moves its values with it"
+POOLED = "the toolkit's pass adjust_avgpool gives a pool the scale of what it reads"
+
+
+def casts(job: Job) -> dict[str, Consent]:
+    """Of the Casts that the plan keeps in float for readers that take codes of 8 bits."""
+    return {k.name: Consent(Layer(Precision.INT8), CAST) for k in job.prepared.network.kernels
+            if k.op == "Cast" and job.demanded.layers[k.name].precision.is_float and any(f"{t}:int8" in job.demanded.tensors for t in k.outputs)}
+
+
+def announced(job: Job, actual: Contents) -> dict[str, Consent]:
+    """Integer layers around the last Softmax that came out in FP16, and pools that came out with their input's scale."""
+    network, found = job.prepared.network, {}
+    for kernel in network.kernels:
+        have = actual.layers.get(kernel.name)
+        if have is not None and have.precision is Precision.FP16 and not job.demanded.layers[kernel.name].precision.is_float and _last(job, kernel):
+            found[kernel.name] = Consent(Layer(Precision.FP16), LAST)
+        if kernel.op in ("AveragePool", "GlobalAveragePool"):
+            key, source = f"{kernel.outputs[0]}:int8", f"{kernel.inputs[0]}:int8"
+            before, behind, wanted = actual.tensors.get(source, job.demanded.tensors.get(source)), actual.tensors.get(key), job.demanded.tensors.get(key)
+            if before and behind and wanted and (behind.scale, behind.steps) == (before.scale, before.steps) and behind.scale != wanted.scale:
+                found[key] = Consent(behind, POOLED)
+    return found
+
+
+def _last(job: Job, kernel: Kernel) -> bool:
+    """Whether it is a Softmax whose result leaves the network through moves at most, or such a move, or one that only feeds it."""
+    network = job.prepared.network
+    if kernel.kind == "reshape":
+        maker = network.producer.get(kernel.inputs[0])
+        readers = [k for k in network.kernels if set(kernel.outputs) & set(k.inputs)]
+        behind = maker is not None and network.kernel[maker].kind != "reshape" and _last(job, network.kernel[maker])
+        return behind or (bool(readers) and all(k.kind == "softmax" and _last(job, k) for k in readers))
+    if kernel.kind != "softmax":
+        return False
+    ends = set(kernel.outputs)
+    for later in network.kernels:                                  # in the order of execution
+        if ends & set(later.inputs):
+            if later.kind != "reshape":
+                return False
+            ends |= set(later.outputs)
+    return True
