@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import onnx
