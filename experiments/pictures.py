@@ -27,11 +27,11 @@ def mlflow(tab: Tab, run: Path, to: Path, port: int) -> None:
     assert shown.stdout is not None
     try:
         address = shown.stdout.readline().split()[0]
-        tab.open(address, width=1840, height=980, offline=False)
+        tab.open(address, width=2320, height=980, offline=False)
         tab.until("[...document.querySelectorAll('.ag-header-cell')].some(e => e.innerText.trim() === 'energy_mj')")
         tab.until("document.querySelectorAll('.ag-center-cols-container .ag-row').length > 10")
         tab.value("new Promise(r => setTimeout(r, 3000))")                      # fades of the page
-        tab.picture(to / "mlflow.png", clip={"x": 240, "y": 40, "width": 1600, "height": 880})
+        tab.picture(to / "mlflow.png", clip={"x": 226, "y": 40, "width": 1490, "height": 880})
     finally:
         shown.send_signal(signal.SIGINT)
         shown.wait(60)

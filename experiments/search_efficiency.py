@@ -257,16 +257,18 @@ def picture(stores: Sequence[Store], file: Path) -> None:
 
     figure, axes = plt.subplots(1, len(stores), figsize=(5 * len(stores), 4), sharey=True, squeeze=False, layout="constrained")
     for axis, store in zip(axes[0], stores, strict=True):
-        for i, (name, runs) in enumerate(store.curves().items()):
+        for name, runs in store.curves().items():
+            i = list(METHODS).index(name)
             ends = max(c[-1][0] for c in runs)
-            grid = np.geomspace(1, ends, 200)
+            grid = np.geomspace(5, ends, 300)
             shares = np.array([[max((v for p, _, v in c if p <= x), default=0.0) for x in grid] for c in runs])
             axis.plot(grid, 100 * np.median(shares, axis=0), color=f"C{i}", label=name, linewidth=2.5 if name == "qbench" else 1.2)
             axis.fill_between(grid, 100 * shares.min(axis=0), 100 * shares.max(axis=0), color=f"C{i}", alpha=0.1)
-        axis.set(xscale="log", xlabel="passes of the float model", title=f"{store.name}: {store.units} units", ylim=(50, 101))
+        axis.set(xscale="log", xlabel="passes of the float model", title=f"{store.name}: {store.units} units", ylim=(0, 101))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("hypervolume, % of the best known front")
-    axes[0][-1].legend(loc="lower right")
+    handles = {line.get_label(): line for axis in axes[0] for line in axis.lines}
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper")
     figure.savefig(file, dpi=110)
 
 
