@@ -315,10 +315,10 @@ def _range_cure(low: float, high: float, contract: Contract) -> str:
 
 def _stored(path: Path, contract: Contract, member: str | None) -> tuple[Array, str]:
     """The array, and the name that a .npz gives it; "" where nobody named it."""
-    found = np.load(path, allow_pickle=False)
-    if isinstance(found, np.ndarray):
-        return found, ""
-    with found:
+    with open(path, "rb") as opened:                      # opened here: np.load leaves it open when the archive is broken
+        found = np.load(opened, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found, ""
         name = member or (contract.name if contract.name in found.files else found.files[0] if len(found.files) == 1 else "")
         if name not in found.files:
             raise InputError(f"{path} holds {', '.join(found.files) or 'nothing'}, but not {name or contract.name!r}: name the array after the model's input")

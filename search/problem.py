@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -97,6 +98,11 @@ class Problem:
         drop = (f"max-drop {self.max_drop.text}",) if self.max_drop else ()
         each = (f"max-class-drop {self.max_class_drop.text}",) if self.max_class_drop else ()
         return (*(b.text for b in self.budgets), *drop, *each)
+
+    def met(self, price: Price, accuracy: Accuracy) -> bool:
+        """Every limit is met, and the accuracy is a number."""
+        return (math.isfinite(accuracy.drop) and all(b.met_by(price) for b in self.budgets) and (self.max_drop is None or self.max_drop.met_by(accuracy))
+                and (self.max_class_drop is None or all(self.max_class_drop.met_by(c) for c in accuracy.classes)))
 
     def sure(self, price: Price, accuracy: Accuracy) -> bool:
         """Every limit is met also with the unfavourable end of its interval."""

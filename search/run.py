@@ -68,7 +68,7 @@ def _run(problem: Problem, bench: Bench, strategy: Strategy, events: Events, ref
         else:
             reason = _search(state, strategy, problem)
             if reason:
-                warnings.append(f"{book.count} of {problem.trials} plans evaluated: {reason}")
+                warnings.append(f"ended after {book.count} plans: {reason}")
             elif book.count < problem.trials:
                 warnings.append(f"{book.count} of {problem.trials} plans evaluated: the search found no others within the budgets")
     except TimeUp:
@@ -83,8 +83,9 @@ def _search(state: State, strategy: Strategy, problem: Problem) -> str:
     """Why it ended early, or ""."""
     book = state.book
     stages.uniform(state)
-    if reason := settled(state):
-        return reason
+    if settled(state):
+        stages.alike(state, problem.trials)
+        return settled(state)
     stages.sensitivity(state)
     left = max(problem.trials - book.count, 0)
     start, limited = book.count, bool(problem.limits)
@@ -131,12 +132,13 @@ def _result(state: State, floats: Candidate, binding: Binding | None, partial: b
         feasible=feasible, binding=binding, budgets=problem.limits, sample=problem.sample, evaluated=book.count,
         float_pass_equivalents=book.bench.passes, wall_s=book.bench.wall_s, reference=floats,
         uniform={name: e.candidate for name, e in state.uniform.items()}, chosen=chosen, front=pareto(candidates, problem),
-        candidates=candidates, unsure=_unsure(chosen, problem) if feasible and chosen else (),
+        candidates=candidates, unsure=unsure(chosen, problem) if feasible and chosen else (),
         sensitivity=_rows(state), target=problem.target, toolkit=problem.toolkit, model=problem.model,
         provenance=problem.provenance, warnings=(*warnings, *_told(state)), partial=partial)
 
 
-def _unsure(chosen: Candidate, problem: Problem) -> tuple[str, ...]:
+def unsure(chosen: Candidate, problem: Problem) -> tuple[str, ...]:
+    """The limits that the unfavourable end of an interval does not keep."""
     limits = [b.text for b in problem.budgets if not b.sure_by(chosen.price)]
     if problem.max_drop is not None and not problem.max_drop.sure_by(chosen.accuracy):
         limits.append(f"max-drop {problem.max_drop.text} ({chosen.accuracy.samples} samples cannot prove it)")

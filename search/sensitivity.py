@@ -57,7 +57,7 @@ class Coupling:
 
     @property
     def significant(self) -> bool:
-        return abs(self.interaction) > 3.0 * self.error
+        return self.error > 0.0 and abs(self.interaction) > 3.0 * self.error         # of a single sample no error is known
 
 
 def standard_error(accuracy: Accuracy) -> float:
@@ -142,7 +142,7 @@ def _proxy(found: Sequence[Sensitivity], drop: Floats, error: Floats, uniform: M
     proxy = np.zeros(len(found))
     for p in {s.precision for s in found}:
         of = np.array([s.precision is p for s in found]) & known
-        if p in uniform and of.any():
+        if p in uniform and math.isfinite(uniform[p].drop) and of.any():
             proxy[of] = max(uniform[p].drop, standard_error(uniform[p])) * share[of] / share[of].sum()
         elif (of & np.isfinite(error)).any():
             proxy[of] = float(np.median(error[of] / share[of])) * share[of]

@@ -250,13 +250,26 @@ def polish(state: State, until: int) -> None:
                 break
 
 
+def _variants(state: State, best: Evaluated) -> list[Config]:
+    return [Config.of(best.config.precision, v, best.config.op_point) for v in state.book.bench.space.variants]
+
+
 def _moves(state: State, best: Evaluated) -> list[Config]:
     """Neighbours of the best plan, the promising ones first."""
-    space, model = state.book.bench.space, state.model()
-    variants = [Config.of(best.config.precision, v, best.config.op_point) for v in space.variants]
+    space, model, variants = state.book.bench.space, state.model(), _variants(state, best)
     rows = ranked(state.planner, model, around(state.planner, state.book.bench.codes(best.config), state.pairs), best.config.op_point)
     steps = [replace(best.config, precision=tuple(Precision(state.names[c]) for c in row)) for row in rows]
     return list(dict.fromkeys(space.canonical(c) for c in (*variants, *steps)))
+
+
+def alike(state: State, until: int) -> None:
+    """Where the best plan loses something: its other variants. They cost the same, so that accuracy decides between them."""
+    book = state.book
+    best = book.best()
+    if best is None or best.candidate.accuracy.drop <= 0.0:
+        return
+    for some in rounds([c for c in _variants(state, best) if not book.known(c)]):
+        state.consider(some[:max(until - book.count, 0)], "polish")
 
 
 def scatter(state: State, until: int) -> None:

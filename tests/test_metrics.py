@@ -353,7 +353,8 @@ def test_user_metric(tmp_path: Path) -> None:
     file.write_text("def close(outputs, labels):\n    return abs(outputs['y'][:, 0] - labels) < 0.5\n"
                     "def error(outputs, labels):\n    return -abs(outputs['y'][:, 0] - labels)\n"
                     "def total(outputs, labels):\n    return outputs['y'].sum()\n"
-                    "def nothing(outputs, labels):\n    return outputs['y'][:, 0] * float('nan')\n")
+                    "def nothing(outputs, labels):\n    return outputs['y'][:, 0] * float('nan')\n"
+                    "def broken(outputs, labels):\n    return outputs['z']\n")
     y, labels = np.array([[1.0], [2.0], [5.0]]), np.array([1.1, 2.2, 3.0])
     close, error = make(f"{file}:close"), make(f"{file}:error")
     rows = close.statistics({"y": y}, labels, {})
@@ -361,7 +362,8 @@ def test_user_metric(tmp_path: Path) -> None:
     rows = error.statistics({"y": y}, labels, {})
     value, low, high = interval(error, rows)
     assert value == pytest.approx(-2.3 / 3) and -2.0 <= low < value < high <= -0.1
-    for name, says in (("total", r"wanted one finite number a sample, an array of shape \[3\]; .* of shape \[\]"), ("nothing", "not all finite")):
+    for name, says in (("total", r"wanted one finite number a sample, an array of shape \[3\]; .* of shape \[\]"), ("nothing", "not all finite"),
+                       ("broken", r"mine.py:broken raised KeyError: 'z' \(mine.py, line 10\); it was given y \[3, 1\] and labels \[3\]")):
         with pytest.raises(DataError, match=says):
             make(f"{file}:{name}").statistics({"y": y}, labels, {})
 

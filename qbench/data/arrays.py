@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,7 +117,7 @@ def load_npz(path: Path) -> dict[str, Array]:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: is one array, not an archive of named ones; save it with numpy.savez(path, input_name=array)")
             return {k: file[k] for k in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as a .npz ({error}); Python objects in it are refused, save plain arrays") from error
 
 

@@ -50,6 +50,8 @@ CURES: dict[Cause, Cure] = {
                       "Match samples and outputs by name or number, not by order of completion; with asynchronous queues keep the request's id with its result."),
     Cause.LATENCY: Cure("`qbench measure` with --clock: is the clock what the prediction assumes?",
                         "Outputs are right, time is not: look for layers that fall back to the CPU (`qbench inspect`), the clock (200 MHz when nothing drives devfreq), and layout copies."),
+    Cause.CUT: Cure("Ask again with a larger --search-seconds, or with --samples 1.",
+                    "Nothing wrong was seen in what was examined. Dump the tensors between the layers and give them with --outputs: that needs no search."),
     Cause.UNKNOWN: Cure("Dump the tensors between the layers and give them with --outputs: the first open layer is then found by itself.",
                         "Check that both sides run the same model and the same samples."),
 }

@@ -151,8 +151,13 @@ class Examination:
         self._edits(rounding_edits(self.part.graph))
         until = monotonic() + self.limit_s
         products = self.part.graph.products
-        for e in chain(accumulator_edits(products), *(accumulator_edits([p], p.name, BITS[:1]) for p in products)):
-            if (self.best is not None and self.best.explained >= SURE) or monotonic() > until:
+        edits = list(chain(accumulator_edits(products), *(accumulator_edits([p], p.name, BITS[:1]) for p in products)))
+        for number, e in enumerate(edits):
+            if self.best is not None and self.best.explained >= SURE:
+                break
+            if monotonic() > until:
+                self.cut = (f"whether sums of too few bits hide within it was not tried out: {number} of {len(edits)} hypotheses in {self.limit_s:g} s "
+                            "(--search-seconds); give the tensors between the layers too, or more time")
                 break
             self._edits([e])
         return ranked(self.trials)
@@ -261,7 +266,10 @@ class Examination:
             if self._certain(1):
                 return
         for _, e in sorted(closest.values(), key=lambda pair: pair[0])[:REFINED]:
-            if monotonic() > until + self.limit_s or self._certain(2):
+            if self._certain(2):
+                break
+            if monotonic() > until + self.limit_s:
+                self.cut = self.cut or f"the numbers of the likeliest wrong places were not all fitted within {2 * self.limit_s:g} s (--search-seconds)"
                 break
             self._refine(e, some)
 

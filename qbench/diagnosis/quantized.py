@@ -25,11 +25,13 @@ SINGLE = 0.75
 """Share of the noise that one tensor's range must be responsible for."""
 SUSPECTS = 8
 WIDE = 2.0
-"""Times what the data fills, from which a range is suspected of being too wide: a bit is lost. A power of two as scale alone may cost that much."""
+"""Times what the data fills, from which a range is mentioned as too wide: a bit is lost. A power of two as scale alone may cost that much."""
+FAR = 2.5
+"""Times what the calibration data needs, from which it is named as the cause. Samples alone name none: others may fill the range."""
 APART = 1.8
 """Times the usual width in this network: few samples fill no range, but they fail to fill the ranges of all layers alike."""
 MATTERS = 0.02
-"""Share of the outputs' noise that must go with the narrower range for it to be named; where only the samples tell what is needed, SINGLE: others may fill the range."""
+"""Share of the outputs' noise that must go with the narrower range for it to be mentioned; and it must go in most samples for it to be named."""
 CODOMAINS = {"Softmax": 1.0, "Sigmoid": 1.0, "HardSigmoid": 1.0, "Tanh": 2.0}
 """Width of what the operator can give: a range of just that width is chosen, not calibrated."""
 
@@ -76,17 +78,18 @@ def quantization(name: str, graph: Graph, feeds: Tensors, reference: Tensors, ru
     if worst[0] < BROKEN_DB:
         suspects = sorted((p for p in graph.points if p.raw in known), key=lambda p: _stored_db(p, known[p.raw]))[:SUSPECTS]
         trials = [_with_range(graph, p, Range(float(known[p.raw].min()), float(known[p.raw].max())).including_zero(), feeds, outputs, have, runner) for p in suspects]
-        best = chosen(trials)
+        best = chosen([t for p, t in zip(suspects, trials, strict=True) if _clips(p, known[p.raw])])
         if best is not None and best.explained >= SINGLE:
             return Stage(name, Cause.RANGE, (Cause.RANGE,), f"{best.where}: {best.names[0]}", best.where, best.explained,
                          (*facts, f"with the range that the samples have there the noise falls by {best.explained:.0%}"), ranked(trials), layers, (), notes)
     wide = _too_wide(graph, feeds, known, outputs, have, runner, calibrated)
-    if wide is not None and wide.named:
+    if wide is not None and not wide.why_not:
         return Stage(name, Cause.RANGE, (Cause.RANGE,), f"{wide.trial.where}: {wide.facts[0]}", wide.trial.where, wide.sure, (*facts, *wide.facts), (wide.trial,), layers, (), notes)
     if wide is not None:
-        notes = (*notes, f"{wide.trial.where}: {wide.facts[0]}; other samples may fill it: --stats tells what the calibration data had")
+        notes = (*notes, f"{wide.trial.where}: {wide.facts[0]}, and with the narrower range the outputs' noise falls by {wide.trial.explained:.0%}{wide.why_not}")
     if worst[0] < BROKEN_DB:
-        text = f"the outputs are {db_text(worst[0])} from float and no single range is to blame: `qbench analyze` tells which layers need more bits"
+        blame = "no single range clips so much" if wide is None else "one range may be too wide (see the note)"
+        text = f"the outputs are {db_text(worst[0])} from float and {blame}: `qbench analyze` tells which layers need more bits"
         return Stage(name, Cause.HEALTHY, (), text, "", 0.5, facts, ranked(trials), layers, (), notes)
     return Stage(name, Cause.HEALTHY, (), "the gap of a quantization without a single cause", "", 1.0, facts, (), layers, (), notes)
 
@@ -125,12 +128,12 @@ def _with_range(graph: Graph, p: Point, wanted: Range, feeds: Tensors, outputs: 
 
 @dataclass(frozen=True, slots=True)
 class TooWide:
-    """named   it is the cause; False: only these samples say so, and the outputs hardly gain"""
+    """why_not   what speaks against naming it as the cause; "": it is"""
 
     trial: Trial
     facts: tuple[str, ...]
     sure: float
-    named: bool
+    why_not: str
 
 
 def _too_wide(graph: Graph, feeds: Tensors, known: Tensors, outputs: Tensors, have: Tensors, runner: Runner, calibrated: Calibrated) -> TooWide | None:
@@ -148,10 +151,25 @@ def _too_wide(graph: Graph, feeds: Tensors, known: Tensors, outputs: Tensors, ha
     p, value = wide.point, known[wide.point.raw]
     of = "the calibration data needs" if told else "these samples need"
     text = (f"its range is {wide.times:.1f} times what {of}: [{_end(p, p.qmin):.4g}, {_end(p, p.qmax):.4g}] for values of [{wide.data.low:.4g}, {wide.data.high:.4g}]")
+    why_not = ("; other samples may fill it: --stats tells what the calibration data had" if not told else
+               f"; it is named as the cause from {FAR:g} times on" if wide.times < FAR else
+               "" if _gains(graph, wide, feeds, outputs, have, runner) else "; not in most of the samples")
     facts = (text, f"the other ranges are {usual:.2f} times what their data needs (median of {len(every)})",
              f"{p.raw} stored alone: {db_text(_stored_db(p, value))}; with the narrower range {db_text(_stored_db(_narrowed(p, wide.data), value))}",
              f"with the narrower range the outputs' noise falls by {best.explained:.0%}")
-    return TooWide(best, facts, min(0.99, 1.0 - usual / wide.times), bool(told) or best.explained >= SINGLE)
+    return TooWide(best, facts, min(0.99, 1.0 - usual / wide.times), why_not)
+
+
+def _gains(graph: Graph, wide: Width, feeds: Tensors, outputs: Tensors, have: Tensors, runner: Runner) -> bool:
+    """Whether more than half of the samples come closer to float with the narrower range."""
+    changed = runner.run(range_to(graph, wide.point, wide.data.low, wide.data.high).apply(graph.model), feeds)
+    count = len(next(iter(outputs.values())))
+    return 2 * sum(left(outputs, {o: changed[o] for o in outputs}, have, [i]) < 1.0 for i in range(count)) > count
+
+
+def _clips(p: Point, x: Array) -> bool:
+    """Whether values lie beyond what the codes reach, by more than a step."""
+    return bool(float(x.min()) < _end(p, p.qmin) - p.scale or float(x.max()) > _end(p, p.qmax) + p.scale)
 
 
 def _widths(graph: Graph, known: Tensors, calibrated: Calibrated) -> list[Width]:

@@ -36,6 +36,7 @@ class Cause(StrEnum):
     SCALE = "scale"
     ORDER = "order of samples or outputs"
     LATENCY = "slower than predicted"
+    CUT = "nothing found, search cut short"
     UNKNOWN = "unexplained"
 
 
@@ -174,8 +175,8 @@ class Diagnosis:
 
     @property
     def first(self) -> Stage | None:
-        """The first stage at which the gap opens; None when all are healthy."""
-        return next((s for s in self.stages if s.cause is not Cause.HEALTHY), None)
+        """The first stage at which the gap opens; without one the first that was not examined to its end; None when all are healthy."""
+        return min((s for s in self.stages if s.cause is not Cause.HEALTHY), key=lambda s: s.cause is Cause.CUT, default=None)
 
     @property
     def cause(self) -> Cause:

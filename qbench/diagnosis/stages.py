@@ -44,7 +44,7 @@ def compare(name: str, graph: Graph, feeds: Tensors, observed: Tensors, runner: 
     layers = tuple(_layer(t, p, clean[t], graph) for p in parts for t in p.observed)
     first = next((p for p in parts if p.open), None)
     if first is None:
-        return _magnified(name, parts, known, instead, layers, notes, progress) or _within(name, parts, layers, notes, progress, limit_s)
+        return _magnified(name, parts, known, instead, layers, notes, progress) or _within(name, parts, layers, notes, progress, limit_s, cut)
     opened = [t for p in parts if p.open for t in p.observed]
     if set(first.observed) <= set(graph.outputs) and len(opened) > 1 and inner:
         first = _part(graph, feeds, read, opened, runner, others)
@@ -107,8 +107,12 @@ def _magnified(name: str, parts: Sequence[Part], known: Normalisation | None, in
     return None
 
 
-def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str], progress: Progress, limit_s: float) -> Stage:
-    """Nothing is wider than arithmetic allows: healthy, unless one rounding mode, or sums of too few bits, explain what there is."""
+def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], notes: Sequence[str], progress: Progress, limit_s: float,
+            cut: str) -> Stage:
+    """Nothing is wider than arithmetic allows: healthy, unless one rounding mode, or sums of too few bits, explain what there is.
+
+    cut   what was not examined so far, for want of time; "": nothing
+    """
     for p in parts:
         differing = sum(int(np.count_nonzero(p.observed[t] != p.clean[t])) for t in p.observed)
         if differing < FEWEST or not p.graph.points:
@@ -117,17 +121,22 @@ def _within(name: str, parts: Sequence[Part], layers: tuple[LayerGap, ...], note
         shares = [left(p.observed, way, p.clean, every) for way in p.other.values()]
         if min(shares, default=1.0) < ENOUGH:
             continue
-        trials = Examination(p, progress=progress, limit_s=limit_s).hidden()
+        examined = Examination(p, progress=progress, limit_s=limit_s)
+        trials = examined.hidden()
         best = chosen(trials)
         if best is not None and best.explained >= SURE:
             worst = next(iter(p.observed))
             fact = (f"{differing} values of {', '.join(p.observed)} differ; none of the ways to compute them here does it, "
                     f"and {best.names[0]!r} explains {best.explained:.1%} of it")
             return Stage(name, best.causes[0], best.causes, best.names[0], best.where or worst, min(best.explained, 0.99), (fact,), trials, layers, (), tuple(notes))
+        cut = "; ".join(filter(None, [cut, examined.cut]))
         break
     worst_layer = min(layers, key=lambda g: g.accumulated.sqnr_db)
-    return Stage(name, Cause.HEALTHY, (), "no gap wider than arithmetic allows", "", 1.0,
-                 (f"widest gap: {worst_layer.tensor}, {db_text(worst_layer.accumulated.sqnr_db)}{_steps(worst_layer.accumulated.max_steps)}",), (), layers, (), tuple(notes))
+    widest = f"widest gap: {worst_layer.tensor}, {db_text(worst_layer.accumulated.sqnr_db)}{_steps(worst_layer.accumulated.max_steps)}"
+    seen = "no gap wider than arithmetic allows"
+    if cut:
+        return Stage(name, Cause.CUT, (Cause.CUT,), f"{seen} in what was examined; {cut}", worst_layer.tensor, 0.0, (widest,), (), layers, (), tuple(notes))
+    return Stage(name, Cause.HEALTHY, (), seen, "", 1.0, (widest,), (), layers, (), tuple(notes))
 
 
 def _verdict(name: str, first: Part, tensor: str, examined: Examination, trials: tuple[Trial, ...], layers: tuple[LayerGap, ...], notes: Sequence[str]) -> Stage:

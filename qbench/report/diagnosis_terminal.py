@@ -53,8 +53,8 @@ def _verdict(found: Diagnosis, first: Stage | None) -> Group:
         return Group(_plain(head + "healthy", "bold green"), _plain(""))
     cause = " and ".join(map(str, first.causes)) or str(first.cause)
     cure = CURES[first.cause]
-    lines = [_plain(f"{head}{cause}", "bold red"), _plain(f"where    {first.name}, {first.where}"), _plain(f"what     {first.what}")]
-    if first.cause is not Cause.UNKNOWN:
+    lines = [_plain(f"{head}{cause}", "bold yellow" if first.cause is Cause.CUT else "bold red"), _plain(f"where    {first.name}, {first.where}"), _plain(f"what     {first.what}")]
+    if first.cause not in (Cause.UNKNOWN, Cause.CUT):
         lines.append(_plain(f"sure     {first.confidence:.0%} (how well it explains the gap and how far it is from the next cause; no probability)"))
     lines += [_plain(f"seen     {e}") for e in first.evidence]
     return Group(*lines, _plain(f"confirm  {cure.confirm}"), _plain(f"cure     {cure.cure}"), _plain(""))
@@ -63,7 +63,7 @@ def _verdict(found: Diagnosis, first: Stage | None) -> Group:
 def stage_table(stages: Sequence[Stage]) -> Table:
     table = _table("stage", "verdict", "first open at", "what")
     for s in stages:
-        table.add_row(_plain(s.name), _plain(s.cause, "green" if s.cause is Cause.HEALTHY else "red"), _plain(s.where or "-"), _plain(s.what))
+        table.add_row(_plain(s.name), _plain(s.cause, {Cause.HEALTHY: "green", Cause.CUT: "yellow"}.get(s.cause, "red")), _plain(s.where or "-"), _plain(s.what))
     return table
 
 

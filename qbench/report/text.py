@@ -292,10 +292,11 @@ def verdict(result: SearchResult) -> str:
         return early + "No plan was evaluated."
     if not result.budgets:
         return early + "No budget was given: the most frugal plan that is as accurate as the best one."
+    how = "measured" if result.chosen.measured else "predicted"
     if not result.chosen.sure:
         limits = ", ".join(plain(u) for u in result.unsure)
-        return early + "Meets the budget with its predicted mean; the far end of the interval does not" + (f" keep {limits}." if limits else ".")
-    return early + "Meets the budget, also with the upper end of the predicted interval."
+        return early + f"Meets the budget with its {how} mean; the far end of the interval does not" + (f" keep {limits}." if limits else ".")
+    return early + f"Meets the budget, also with the upper end of the {how} interval."
 
 
 def basis(result: SearchResult) -> str:

@@ -23,9 +23,10 @@ from qbench.graph import PreparedModel
 from qbench.network import Network, Precision
 from qbench.plan import Plan
 from qbench.protocols import Array, Price, Progress, silent
-from qbench.result import Candidate, SearchResult
-from qbench.search.choice import choose, nearest
+from qbench.result import Binding, Candidate, SearchResult
+from qbench.search.choice import choose, nearest, pareto, show, unmet_floor
 from qbench.search.problem import Problem
+from qbench.search.run import unsure
 from qbench.workbench.measuring import TRIES, measured
 
 MIXTURES = 3
@@ -133,9 +134,20 @@ def _decided(rig: Rig, table: CostTable, result: SearchResult, problem: Problem,
     by_name = {c.name: c for c in candidates}
     judged = [replace(c, price=judged_price(c)) for c in candidates]
     chosen = choose([c for c in judged if c.feasible], problem) or nearest(judged, problem)
-    front = tuple(by_name[c.name] for c in result.front if c.name in by_name)
-    return replace(result, feasible=bool(chosen and chosen.feasible), candidates=candidates, front=front,
+    feasible = chosen is not None and chosen.feasible
+    return replace(result, feasible=feasible, candidates=candidates, front=tuple(by_name[c.name] for c in pareto(judged, problem)),
+                   binding=None if chosen is None or feasible else result.binding or _binding(chosen, judged, problem),
+                   unsure=unsure(chosen, problem) if chosen is not None and feasible else (),
                    uniform={k: by_name.get(c.name, c) for k, c in result.uniform.items()}, chosen=by_name[chosen.name] if chosen else None)
+
+
+def _binding(near: Candidate, judged: Sequence[Candidate], problem: Problem) -> Binding:
+    """Why no candidate is left, where predictions alone had left some: `near` is the one that misses least."""
+    broken = [b for b in problem.budgets if not b.met_by(near.price)]
+    if not broken:
+        return unmet_floor(problem, judged)
+    found = ", ".join(show(b, b.value(near.price)) for b in broken)
+    return Binding(", ".join(b.text for b in broken), f"on the boards the nearest plan has {found} ({near.name})")
 
 
 def _priced(rig: Rig, table: CostTable, c: Candidate, problem: Problem, plan: Plan) -> Candidate:
@@ -143,8 +155,7 @@ def _priced(rig: Rig, table: CostTable, c: Candidate, problem: Problem, plan: Pl
     price = table.price(table.codes(plan)[None], plan.op_point)[0]
     c = replace(c, price=price, measured=rig.known.get(c.plan_key))
     judged = judged_price(c)
-    kept = problem.max_drop is None or problem.max_drop.met_by(c.accuracy)
-    return replace(c, feasible=kept and all(b.met_by(judged) for b in problem.budgets), sure=c.sure and all(b.sure_by(judged) for b in problem.budgets))
+    return replace(c, feasible=problem.met(judged, c.accuracy), sure=problem.sure(judged, c.accuracy))
 
 
 def judged_price(c: Candidate) -> Price:

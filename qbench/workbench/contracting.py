@@ -16,7 +16,7 @@ from qbench.contract_check import PICTURES, check, check_file
 from qbench.contract_code import code_for
 from qbench.contract_path import Way
 from qbench.data import parse_preprocessing
-from qbench.data.arrays import ArrayDataset
+from qbench.data.arrays import ArrayDataset, load_npz
 from qbench.errors import DataError, InputError
 from qbench.graph import PreparedModel, load_network
 from qbench.graph.load import read
@@ -220,12 +220,13 @@ def _array(path: Path, contract: Contract) -> Array:
         if raw.nbytes != contract.packed_bytes:
             raise DataError(f"{path}: {raw.nbytes:,} bytes, the input {contract.name!r} has {contract.packed_bytes:,}: nothing can be compared with --stats")
         return raw.view(contract.dtype).reshape(contract.shape)
-    stored = np.load(path, allow_pickle=False)
-    if isinstance(stored, np.ndarray):
-        return stored
-    with stored:
-        array: Array = stored[contract.name if contract.name in stored.files else stored.files[0]]
-        return array
+    if path.suffix.lower() == ".npz":
+        stored = load_npz(path)
+        if not stored:
+            raise DataError(f"{path} holds no array: nothing can be compared with --stats")
+        return stored.get(contract.name, next(iter(stored.values())))
+    array: Array = np.load(path, allow_pickle=False)
+    return array
 
 
 def _batched(array: Array, shape: tuple[int, ...], contract: Contract) -> tuple[Array, tuple[Verdict, ...]]:

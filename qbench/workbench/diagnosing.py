@@ -15,6 +15,7 @@ from qbench.affine import Range
 from qbench.board import Request
 from qbench.corrections import rewritten
 from qbench.diagnosis.examine import LOCAL_S
+from qbench.diagnosis.gaps import odd_text
 from qbench.diagnosis.graph import Graph, laid_open
 from qbench.diagnosis.input_faults import Normalisation
 from qbench.diagnosis.matching import match
@@ -105,6 +106,9 @@ def diagnose(wanted: Wanted, progress: Progress = silent) -> Diagnosis:
     Raises InputError for what does not go together, ToolError when the board fails.
     """
     bench, known, notes = _opened(wanted)
+    notes += _not_finite(bench)
+    if wanted.stats is not None and not bench.quantized:
+        raise InputError(f"--stats {wanted.stats}: a plan's ranges are held against it, and no plan was given: name one, or leave --stats out")
     stages: list[Stage] = []
     left_out: dict[str, str] = {}
     if bench.quantized:
@@ -156,6 +160,16 @@ def _opened(wanted: Wanted) -> tuple[_Bench, Normalisation | None, list[str]]:
     return bench, known, [*prepared.notes, *notes]
 
 
+def _not_finite(bench: _Bench) -> list[str]:
+    """Outputs of the float model that are NaN or infinite themselves, for which no machine can be blamed. Raises InputError where nothing else is left."""
+    outputs = {o: bench.reference[o] for o in bench.graph.outputs if o in bench.reference}
+    odd = {o: x for o, x in outputs.items() if not np.isfinite(x).all()}
+    if odd and not any(np.isfinite(x).any() for x in outputs.values()):
+        raise InputError(f"the float model itself gives no finite value on these samples: {'; '.join(f'{o} holds {odd_text(x)}' for o, x in odd.items())}: "
+                         "nothing can be compared; look at the samples first")
+    return [f"the float model itself gives {odd_text(x)} in {o}: there nothing is compared" for o, x in odd.items()]
+
+
 def _plan_or_none(name: str, notes: list[str]) -> Path | None:
     try:
         return last_plan(name)
@@ -184,15 +198,13 @@ def _rows(wanted: Wanted, prepared: PreparedModel, data: Dataset | None, notes: 
 
 
 def _bench(prepared: PreparedModel, plan_file: Path | None, rows: list[dict[str, Array]]) -> _Bench:
-    import onnx
-
     feeds, lifted = stacked(rows)
     runner = Runner(lifted)
     plan = stored = None
     equalized = False
     model: onnx.ModelProto | None = None
     if plan_file is not None and plan_file.suffix == ".onnx":
-        model = onnx.load(plan_file)
+        model = _qdq(plan_file)
     elif plan_file is not None:
         plan = Plan.load(plan_path(plan_file))
         original, prepared = prepared, rewritten(prepared, plan)
@@ -217,6 +229,19 @@ def _bench(prepared: PreparedModel, plan_file: Path | None, rows: list[dict[str,
     if not set(graph.outputs) & set(reference):
         raise InputError(f"{plan_file}: its outputs {graph.outputs} are none of the float model's ({', '.join(network.outputs)}): is it of another model?")
     return _Bench(prepared, plan, graph, aliases, feeds, rows, runner, reference, made, model is not None, equalized)
+
+
+def _qdq(path: Path) -> onnx.ModelProto:
+    """Raises InputError for a file that is no ONNX model."""
+    import onnx
+
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # what protobuf raises differs between its versions
+        raise InputError(f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); expected a Q/DQ model, a plan.json, or a folder that holds one") from error
+    if not model.graph.node:
+        raise InputError(f"{path}: the file holds no graph; expected a Q/DQ model, a plan.json, or a folder that holds one")
+    return model
 
 
 def _calibrated(bench: _Bench, wanted: Wanted, notes: list[str]) -> Calibrated:
@@ -292,6 +317,8 @@ def _half(bench: _Bench) -> dict[str, Array]:
 def _eight_bits(bench: _Bench) -> dict[str, Array]:
     """With ranges from these very samples; {} where the network cannot be quantized so."""
     network, seen = bench.prepared.network, {**bench.feeds, **bench.float_values}
+    if not all(np.isfinite(x).all() for x in seen.values()):
+        return {}
     target = targets.load(SCHEME_OF)
     ranges = {g.name: Range(min(float(seen[t].min()) for t in g.sources if t in seen), max(float(seen[t].max()) for t in g.sources if t in seen)).including_zero()
               for g in network.groups if any(t in seen for t in g.sources)}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qbench import targets, toolchains
+from qbench.board import Board
 from qbench.errors import QbenchError, UnknownName
 from qbench.target import Target
 from qbench.targets.boards import open_board
@@ -69,12 +70,14 @@ class Health:
 def examine(target: str | None = None, board: str | None = None) -> Health:
     """All checks: of this machine, with `target` of what that chip's toolchain needs, with `board` of the board's versions.
 
-    Raises UnknownName for a target or a kind of board that does not exist; a board that does not answer is a finding.
+    Raises UnknownName for a target or a kind of board that does not exist, InputError for a board's URL that does not parse or a recording
+    that cannot be read; a board that does not answer is a finding.
     """
     chip = targets.load(target) if target else None
+    there = open_board(board) if board else None              # a URL that is wrong shall not cost the time of the other checks
     found = [*_python(), *_packages(), *_places(), *_toolchains(chip)]
-    if board:
-        found += _board(board, chip, {f.name: f.found for f in found})
+    if there is not None:
+        found += _board(there, chip, {f.name: f.found for f in found})
     return Health(tuple(found))
 
 
@@ -159,8 +162,8 @@ def _listed(version: str, chip: Target) -> bool:
     return any(satisfies(version, f"=={t}") for t in chip.toolkits if t[:1].isdigit()) if version[:1].isdigit() else False
 
 
-def _board(url: str, chip: Target | None, here: Mapping[str, str]) -> list[Finding]:
-    there = open_board(url)
+def _board(there: Board, chip: Target | None, here: Mapping[str, str]) -> list[Finding]:
+    url = there.url
     try:
         facts = there.facts()
     except QbenchError as error:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qbench.board import Board, Measurement, Request
+from qbench.data.arrays import load_npz
 from qbench.errors import InputError
 from qbench.files import refuse_overwriting
 from qbench.graph import load_network
@@ -142,8 +143,7 @@ def _as_stored(model: Path, data: str | None) -> list[Mapping[str, Array]]:
     if data is None or not Path(data).is_file() or Path(data).suffix.lower() != ".npz":
         raise InputError(f"{model.name} is a compiled model, which does not say what it reads: give its inputs with --data FILE.npz "
                          "(keys in the order of the model's inputs, first axis samples)")
-    with np.load(data, allow_pickle=False) as stored:
-        arrays = {k: stored[k] for k in stored.files if k != "labels"}
+    arrays = {k: v for k, v in load_npz(Path(data)).items() if k != "labels" and v.ndim}
     count = min(SAMPLES, min((len(a) for a in arrays.values()), default=0))
     if not count:
         raise InputError(f"{data} holds no sample")

@@ -55,8 +55,7 @@ class Local(ByAgent):
         run = subprocess.run([sys.executable, str(AGENT), "facts", self.runtime], capture_output=True, text=True, check=False)
         if run.returncode:
             raise ToolError(f"{self.url}: {self.runtime} does not answer: {last_line(run.stderr)}")
-        found: dict[str, str] = json.loads(run.stdout)
-        return found
+        return answer_of(self.url, run.stdout)
 
     def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="qbench-") as folder:
@@ -66,8 +65,7 @@ class Local(ByAgent):
             run = subprocess.run([sys.executable, str(AGENT), what, self.runtime, str(asked), str(answer)], capture_output=True, text=True, check=False)
             if run.returncode or not answer.is_file():
                 raise ToolError(f"{self.url}: the measuring process ended with {run.returncode}: {last_line(run.stderr)}")
-            found: dict[str, Any] = json.loads(answer.read_text())
-            return found
+            return answer_of(self.url, answer.read_text(errors="replace"))
 
 
 def open_local(url: str) -> Local:
@@ -101,6 +99,18 @@ def measurement(url: str, model: Path, answer: Mapping[str, Any]) -> Measurement
     if "error" in answer:
         raise ToolError(f"{url}: {model.name} does not run: {answer['error']}")
     return Measurement.from_dict({**answer, "board": url, "model": model.name}, f"the answer of {url}")
+
+
+def answer_of(url: str, text: str) -> dict[str, Any]:
+    """What an agent wrote. Raises ToolError for anything else: a full disk, a shell that prints a greeting, another program under Python's name."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ToolError(f"{url}: the board's answer is not that of qbench's agent: {text.strip()[:120] or 'nothing'!r}. Is the disk full, does ?python= name a Python, "
+                        "and do the shell's start-up files print nothing?")
+    return found
 
 
 def last_line(text: str) -> str:

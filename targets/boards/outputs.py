@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -54,12 +55,12 @@ def read_dump(path: Path) -> dict[str, Array]:
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is a single array without a name; save it with np.savez(FILE, output_name=array)")
-        with stored:
+        with open(path, "rb") as opened:                      # opened here: np.load leaves it open when the archive is broken
+            stored = np.load(opened, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} is a single array without a name; save it with np.savez(FILE, output_name=array)")
             found = {k: stored[k] for k in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InputError(f"{path} cannot be read as .npz ({error}); np.savez(FILE, output_name=array) writes one") from error
     odd = [k for k, v in found.items() if v.dtype.kind not in "fiub"]
     if odd:

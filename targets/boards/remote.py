@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from qbench.board import Array, Request
 from qbench.errors import InputError, ToolError
 from qbench.files import sha256, weight_files
-from qbench.targets.boards.local import AGENT, ByAgent, agent_request, last_line, store
+from qbench.targets.boards.local import AGENT, ByAgent, agent_request, answer_of, last_line, store
 from qbench.targets.boards.urls import Options
 
 KEPT = 8
@@ -76,8 +76,7 @@ class Remote(ByAgent):
             ran = link.run(f"{quote(self.options.python)} {quote(folder)}/agent.py facts {self.runtime}", LONGEST_S)
             if ran.code:
                 raise ToolError(f"{self.url}: {self.runtime} does not answer: {self._failure(ran)}")
-            found: dict[str, str] = json.loads(ran.out)
-            return found
+            return answer_of(self.url, ran.out)
 
     def _ask(self, what: str, model: Path, feeds: Sequence[Mapping[str, Array]], request: Request) -> dict[str, Any]:
         with self._folder() as (link, folder), tempfile.TemporaryDirectory(prefix="qbench-") as here:
@@ -90,8 +89,7 @@ class Remote(ByAgent):
             ran = link.run(MEASURE.format(folder=quote(folder), python=quote(self.options.python), what=what, runtime=self.runtime), LONGEST_S)
             if ran.code:
                 raise ToolError(f"{self.url}: the measuring process ended with {ran.code}: {self._failure(ran)}")
-            answer: dict[str, Any] = json.loads(ran.out)
-            return answer
+            return answer_of(self.url, ran.out)
 
     @contextmanager
     def _folder(self) -> Iterator[tuple[Link, str]]:

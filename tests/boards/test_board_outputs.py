@@ -19,6 +19,7 @@ from qbench.diagnosis import Cause
 from qbench.errors import InputError, ToolError
 from qbench.runtime import Session
 from qbench.targets.boards import open_board
+from qbench.targets.boards.local import answer_of
 from qbench.targets.boards.outputs import GivesOutputs, decoded, read_dump
 from qbench.workbench.diagnosing import Wanted, diagnose
 
@@ -131,3 +132,10 @@ def test_what_is_no_dump_is_refused_with_the_file(tmp_path: Path, kind: str) -> 
         path = tmp_path
     with pytest.raises(InputError, match=r"d\.np|holds no \.npz"):
         read_dump(path)
+
+
+@pytest.mark.parametrize("text", ["", "Welcome to the board\n{}", "[1]", '{"samples_ms": [1.0'])
+def test_an_answer_that_is_not_the_agents_is_refused_with_the_board(text: str) -> None:
+    with pytest.raises(ToolError, match=r"ssh://x: the board's answer is not that of qbench's agent.*start-up files"):
+        answer_of("ssh://x", text)
+    assert answer_of("ssh://x", '{"runtime": "onnxruntime 1"}') == {"runtime": "onnxruntime 1"}

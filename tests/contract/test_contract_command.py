@@ -133,6 +133,8 @@ def test_a_missing_toolchain_fails_only_where_the_target_needs_it(monkeypatch: p
 
 def test_a_board_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dead:
+        url = "ssh://x"
+
         def facts(self) -> dict[str, str]:
             raise ToolError("x: no route to host")
 
@@ -140,6 +142,16 @@ def test_a_board_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(toolchains, "names", tuple)
     health = examine(board="ssh://x")
     assert not health.usable and "no route to host" in health.findings[-1].found and health.findings[-1].cure
+
+
+def test_a_wrong_board_is_refused_before_anything_else_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def looked_at() -> tuple[str, ...]:
+        raise AssertionError("the toolchains were looked at")
+
+    monkeypatch.setattr(toolchains, "names", looked_at)
+    (tmp_path / "r.json").write_text("[]")
+    with pytest.raises(InputError, match="holds no measurement"):
+        examine(board=f"replay:{tmp_path / 'r.json'}")
 
 
 @pytest.mark.parametrize(("state", "code"), [(State.OK, 0), (State.WARNING, 0), (State.UNKNOWN, 0), (State.FAILED, 3)])

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from qbench.cli.app import app
 from qbench.diagnosis import Cause
+from qbench.errors import InputError
 from qbench.runtime import Session
 from qbench.samples import load_sample
 from qbench.workbench.diagnosing import Wanted, diagnose
@@ -86,11 +87,35 @@ def test_what_does_not_go_together_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert "which inputs were these outputs made from?" in refused(["diagnose", net, plan, "--outputs", str(tmp_path / "o.npz")])
     assert "no tensor of the model is in it" in refused(asked(lab, "--outputs", str(tmp_path / "odd.npz")))
     assert "expected at least the outputs y [4, 4, 10, 12]" in refused(asked(lab, "--outputs", str(tmp_path / "odd.npz")))
+    (tmp_path / "junk.onnx").write_bytes(b"no model")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    assert "junk.onnx: not a readable ONNX file" in refused(["diagnose", net, str(tmp_path / "junk.onnx"), "--data", data])
+    assert "empty.onnx: the file holds no graph" in refused(["diagnose", net, str(tmp_path / "empty.onnx"), "--data", data])
+    assert "and no plan was given" in refused(["diagnose", net, "--data", data, "--outputs", str(tmp_path / "o.npz"), "--stats", data])
     assert "nothing to compare" in refused(["diagnose", net, "--data", data])
     assert "give one of the two" in refused(["diagnose", net, "--sample", "brain"])
     assert "are for a model of your own" in refused(["diagnose", "--data", data])
     (tmp_path / "manifest.json").write_text("{}")
     assert "export again where the toolchain is installed" in refused(asked(lab, "--compiled", str(tmp_path)))
+
+
+@pytest.mark.parametrize("board", [None, np.nan])
+def test_a_float_model_that_is_not_finite_itself_is_said(tmp_path: Path, board: float | None) -> None:
+    """Where the reference is NaN no machine is to blame; where all of it is, nothing is called healthy."""
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Log", ["x"], ["y"])], "logs", [onnx.helper.make_tensor_value_info("x", 1, [1, 4])],
+                                   [onnx.helper.make_tensor_value_info("y", 1, [1, 4])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "logs.onnx")
+    x = np.array([[1, 2, 3, -1], [4, 5, 6, -2]], np.float32)
+    with np.errstate(invalid="ignore"):
+        y = np.log(x if board is None else x * board)
+    np.savez(tmp_path / "y.npz", y=y)
+    np.savez(tmp_path / "x.npz", x=x)
+    np.savez(tmp_path / "negative.npz", x=-np.abs(x))
+    found = diagnose(Wanted(tmp_path / "logs.onnx", data=str(tmp_path / "x.npz"), outputs=tmp_path / "y.npz"))
+    assert found.cause is (Cause.HEALTHY if board is None else Cause.NON_FINITE)
+    assert "the float model itself gives 2 NaN and 0 infinities in 8 values in y: there nothing is compared" in found.notes
+    with pytest.raises(InputError, match="gives no finite value on these samples: y holds 8 NaN"):
+        diagnose(Wanted(tmp_path / "logs.onnx", data=str(tmp_path / "negative.npz"), outputs=tmp_path / "y.npz"))
 
 
 def test_the_simulator_of_an_export_is_a_layer_of_its_own(lab: Lab, tmp_path: Path) -> None:
@@ -115,7 +140,7 @@ def test_the_brain_sample(tmp_path: Path) -> None:
     np.savez(tmp_path / "good.npz", logits=y.transpose(0, 2, 3, 1).astype(np.float16))
     np.savez(tmp_path / "old.npz", logits=np.concatenate([y[:1] * 0, y[:-1]]))
     good = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "good.npz", samples=3, search_s=10.0))
-    assert good.stages[-1].name == "simulated -> board" and good.stages[-1].cause is Cause.HEALTHY
-    assert good.cause is Cause.RANGE and good.first is not None and "encode.0" in good.first.where       # two pictures are no calibration: 8.5 dB from float
-    old = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "old.npz", samples=3, search_s=10.0)).stages[-1]
-    assert old.cause is Cause.STALE and "the sample before" in old.what
+    assert good.stages[-1].name == "simulated -> board" and good.cause is Cause.HEALTHY
+    assert any("encode.0" in n and "--stats" in n for n in good.stages[0].notes)                         # two pictures are no calibration: 8.5 dB from float
+    old = diagnose(Wanted(plan=tmp_path / "plan.json", sample="brain", outputs=tmp_path / "old.npz", samples=3, search_s=10.0))
+    assert old.cause is Cause.STALE and old.first is not None and "the sample before" in old.first.what

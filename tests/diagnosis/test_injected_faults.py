@@ -13,7 +13,7 @@ from lab import MEAN, SHIFTS, STD, Array, Lab, build, pictures
 from typer.testing import CliRunner
 
 from qbench.cli.app import app
-from qbench.diagnosis import Cause
+from qbench.diagnosis import Cause, Diagnosis, Stage
 from qbench.errors import DataError
 from qbench.network import Precision
 from qbench.plan import Granularity
@@ -203,8 +203,10 @@ def test_a_range_that_ruins_the_plan_itself_is_found_before_the_board(tmp_path: 
 
 
 def test_one_range_that_is_three_times_too_wide_is_named(tmp_path: Path) -> None:
-    """The plan is good enough to pass for healthy; only the calibration data, or the samples where it matters most, tell."""
+    """The plan is good enough to pass for healthy; only the calibration data tell. Without them it is a note, and no verdict."""
     lab = build(tmp_path, ranges={"r0": 3.0})
+    alone = lab.diagnose(lab.board())
+    assert alone.cause is Cause.HEALTHY and any("r0: its range is" in n and "other samples may fill it: --stats" in n for n in alone.stages[0].notes)
     np.savez(tmp_path / "calibration.npz", x=pictures(7, 16))
     collected = CliRunner().invoke(app, ["stats", str(tmp_path / "net.onnx"), "--data", str(tmp_path / "calibration.npz"), "-o", str(tmp_path / "s.npz")])
     assert collected.exit_code == 0, collected.output
@@ -218,7 +220,15 @@ def test_one_range_that_is_three_times_too_wide_is_named(tmp_path: Path) -> None
     assert again.cause is Cause.RANGE and any("beside the plan" in n for n in again.notes)
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.0, 1.7])
+@pytest.mark.parametrize("factor", [4.0, 12.0, 60.0])
+def test_a_range_that_only_these_samples_do_not_fill_is_no_verdict(tmp_path: Path, factor: float) -> None:
+    """However much noise goes with the narrower range: min-max over pictures that are brighter than these is a choice, not a fault."""
+    lab = build(tmp_path, ranges={"r0": factor})
+    found = lab.diagnose(lab.board()).stages[0]
+    assert found.cause is Cause.HEALTHY and any("r0: its range is" in n for n in found.notes)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.7, 2.3])
 def test_ranges_near_what_the_calibration_data_had_are_healthy(tmp_path: Path, factor: float) -> None:
     lab = build(tmp_path, ranges={"r0": factor})
     np.savez(tmp_path / "calibration.npz", x=pictures(7, 16))
@@ -251,7 +261,28 @@ def test_a_search_without_time_says_what_it_left_out_and_still_sees_the_gap(lab:
     first, board = found.stages
     assert len(first.layers) == 1 and "layers were run alone in 0 s (--search-seconds)" in first.notes[0] and "left out:" in first.notes[0]
     assert board.cause is not Cause.HEALTHY and any("from r" in n and "it is one part" in n for n in board.notes)
-    assert lab.diagnose(lab.layers(), search_s=0.0).cause is Cause.HEALTHY
+    healthy = lab.diagnose(lab.layers(), search_s=0.0)
+    assert healthy.cause is Cause.CUT and healthy.first is not None and healthy.first.name == "simulated -> board"
+    assert "no gap wider than arithmetic allows in what was examined; 1 of" in healthy.first.what and "from r" in healthy.first.what
+    assert lab.diagnose(lab.layers()).cause is Cause.HEALTHY
+
+
+def test_a_search_within_what_arithmetic_allows_is_not_healthy_when_it_was_cut_short(tmp_path: Path) -> None:
+    lab = build(tmp_path)
+    x = lab.x * np.float32(0.5)
+    np.savez(tmp_path / "data.npz", x=x)
+    wrong = lab.board(x, accumulate={"conv1": fake_board.saturate16})
+    found = lab.diagnose(wrong, search_s=0.0)
+    assert found.cause is Cause.CUT and found.first is not None
+    assert "whether sums of too few bits hide within it was not tried out: 0 of" in found.first.what and "--search-seconds" in found.first.what
+    page = CliRunner().invoke(app, ["diagnose", str(tmp_path / "net.onnx"), str(tmp_path / "plan.json"), "--data", str(tmp_path / "data.npz"),
+                                    "--outputs", str(tmp_path / "board.npz"), "--search-seconds", "0"], env={"COLUMNS": "200"})
+    assert page.exit_code == 0 and "4 samples: nothing found, search cut short" in page.output
+
+
+def test_a_fault_is_named_before_a_stage_that_was_cut_short(lab: Lab) -> None:
+    cut, wrong = Stage("simulated -> compiled", Cause.CUT), Stage("compiled -> board", Cause.STALE)
+    assert Diagnosis("net", 1, (cut, wrong)).first is wrong and Diagnosis("net", 1, (cut,)).first is cut
 
 
 # ------------------------------------------------------------------------------------------------ healthy

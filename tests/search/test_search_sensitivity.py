@@ -237,3 +237,18 @@ def test_the_error_of_a_coupling_joins_three_measurements() -> None:
     assert found.error == pytest.approx(0.13)
     assert (found.together, found.apart, found.interaction) == pytest.approx((0.5, 0.3, 0.2))
     assert not found.significant
+
+
+def test_without_a_known_error_no_coupling_is_told() -> None:
+    """A single sample has no interval: the two sums differ in the last digits, and that says nothing."""
+    assert not Coupling((0, 1), (Precision.INT8, Precision.INT8), 3.1e-9, 3.0e-9, 0.0).significant
+    assert Coupling((0, 1), (Precision.INT8, Precision.INT8), 0.1, 0.0, 0.01).significant
+
+
+def test_a_uniform_plan_without_a_number_teaches_nothing(tmp_path: Path) -> None:
+    """All INT8 ruins the metric, one unit alone does not: the model stays finite."""
+    space = problem(tmp_path, chain(3)).space
+    clean = Accuracy("auc", 0.9, 0.9, 0.9, 8, 0.0, 0.0, 0.0, 30.0, 1.0, math.nan, 0.1)
+    found = [Sensitivity(u, INT8, clean) for u in range(3)]
+    model = loss_model(space, ("int8", "fp16"), found, {INT8: replace(clean, value=math.nan, drop=math.nan)})
+    assert np.isfinite(model.unit).all() and np.isfinite(model.error).all()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_search import FakeEvaluator, Planted, chain, costs, middle_budget, problem
+from fake_search import FLOAT_VALUE, FakeEvaluator, Planted, chain, costs, middle_budget, problem
 
 from qbench.network import Precision
+from qbench.plan import Plan
+from qbench.protocols import Accuracy
 from qbench.result import SearchResult
 from qbench.search.budget import MaxDrop
 from qbench.search.problem import Goal
@@ -76,3 +79,21 @@ def test_goes_on_where_int8_is_not_the_fastest(tmp_path: Path) -> None:
 def test_goes_on_where_boards_will_measure(tmp_path: Path) -> None:
     """What is fastest by prediction need not be on the board."""
     assert not ended(found(tmp_path, HARMLESS, max_drop=MaxDrop.parse("0.5%"), measured=True))
+
+
+class Late(FakeEvaluator):
+    """The first samples tell no plan from float."""
+
+    def evaluate(self, plan: Plan, samples: int | None = None) -> Accuracy:
+        found = super().evaluate(plan, samples)
+        return found if found.samples == self.samples else replace(found, value=FLOAT_VALUE, drop=0.0, drop_low=-0.01, drop_high=0.01)
+
+
+def test_the_other_calibrators_of_the_answer_are_asked(tmp_path: Path) -> None:
+    """They cost the same and one loses less, which the quick look cannot know."""
+    planted = replace(HARMFUL, calibrators={"minmax": 1.0, "mse": 0.9, "kl": 0.8, "percentile:p=99.9": 0.3})
+    network = chain(5)
+    result = run(problem(tmp_path, network, max_drop=MaxDrop.parse("10%"), calibrators=tuple(planted.calibrators), trials=12), Late(planted), costs(network))
+    assert any("no plan is faster or takes less energy than" in w for w in result.warnings) and result.evaluated < 12
+    assert result.chosen is not None and result.chosen.calibrator == "percentile:p=99.9"
+    assert result.chosen.accuracy.drop == pytest.approx(0.3 * 5 * 0.004)
