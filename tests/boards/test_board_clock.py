@@ -110,7 +110,8 @@ def test_the_governor_is_put_back_when_the_model_fails(root: Path, tmp_path: Pat
 def test_the_governor_is_put_back_when_the_agent_is_stopped(number: int, root: Path, net: Path, tmp_path: Path) -> None:
     request = agent_request(str(net), store(feeds(), tmp_path), replace(QUICK, seconds=60.0), Options()) | {"sysfs": str(root)}
     (tmp_path / "q.json").write_text(json.dumps(request))
-    agent = subprocess.Popen([sys.executable, str(AGENT), "measure", "onnxruntime", str(tmp_path / "q.json"), str(tmp_path / "a.json")], stderr=subprocess.DEVNULL)
+    agent = subprocess.Popen([sys.executable, str(AGENT), "measure", "onnxruntime", str(tmp_path / "q.json"), str(tmp_path / "a.json")], stderr=subprocess.DEVNULL,
+                             preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))  # noqa: PLW1509  (a job in the background inherits that SIGINT is ignored)
     assert wait_until(lambda: governor(root) == "userspace")
     agent.send_signal(number)
     assert agent.wait(90.0) != 0 and governor(root) == "rknpu_ondemand" and not (tmp_path / "a.json").exists()
