@@ -90,11 +90,12 @@ class Book:
 
     def consider(self, config: Config, origin: str, name: str | None = None, always: bool = False) -> Evaluated | None:
         """Evaluates `config` unless it is known; None when it was dropped. `always` skips the quick look's verdict."""
-        return self.consider_all([config], origin, name, always)[0]
+        return self.consider_all([config], origin, [name], always)[0]
 
-    def consider_all(self, configs: Sequence[Config], origin: str, name: str | None = None, always: bool = False) -> list[Evaluated | None]:
-        """The same for many at once: the verdict on each goes by what was known before all of them."""
+    def consider_all(self, configs: Sequence[Config], origin: str, names: Sequence[str | None] = (), always: bool = False) -> list[Evaluated | None]:
+        """The same for many at once: the verdict on each goes by what was known before all of them. `names`, where there are any, are one each."""
         asked = [self.bench.space.canonical(c) for c in configs]
+        called = dict(zip(reversed(asked), reversed(names), strict=True)) if names else {}
         new = [c for c in dict.fromkeys(asked) if c not in self.evaluated and (always or c not in self.dropped)]
         looks: dict[Config, dict[int, Accuracy]] = {c: {} for c in new}
         prices = {c: self.bench.price(c) for c in new}
@@ -111,7 +112,7 @@ class Book:
                     self.dropped[c] = Dropped(c, prices[c], next(reversed(looks[c].values()), None), reason)
                     self.events.note(f"plan {self.bench.plan_key(c)} ({origin}) dropped: {reason}")
                 elif samples == WHOLE:
-                    self._accept(c, prices[c], looks[c], origin, name)
+                    self._accept(c, prices[c], looks[c], origin, called.get(c))
                 else:
                     racing.append(c)
         return [self.evaluated.get(c) for c in asked]

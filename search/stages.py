@@ -54,9 +54,7 @@ def uniform(state: State) -> None:
     narrowest = next((p for p in present if not p.is_float), None)
     if narrowest is not None:
         state.main = _best_variant(state, narrowest)
-    for p in present:
-        if p is not narrowest:
-            _uniform(state, p, state.main)
+    _consider(state, [(p, state.main) for p in present if p is not narrowest])
 
 
 def _best_variant(state: State, p: Precision) -> Variant:
@@ -65,8 +63,7 @@ def _best_variant(state: State, p: Precision) -> Variant:
     order = sorted(looks, key=lambda v: _loss(looks[v]))
     again = [v for v in order[1:2] if looks[v].drop_low <= looks[order[0]].drop_high]
     again = again if state.book.subset != WHOLE else order[1:]       # the quick look was the whole set: nothing is saved by leaving some out
-    for v in (order[0], *again):
-        _uniform(state, p, v)
+    _consider(state, [(p, v) for v in (order[0], *again)])
     best = state.uniform.get(str(p))
     return best.config.variant if best is not None else order[0]
 
@@ -100,13 +97,17 @@ def _loss(accuracy: Accuracy) -> float:
     return accuracy.drop if math.isfinite(accuracy.drop) else math.inf
 
 
-def _uniform(state: State, p: Precision, variant: Variant) -> None:
-    name = str(p) if str(p) not in state.uniform else f"{p}-{variant.calibrator.split(':')[0]}"
-    config = Config.of(uniform_precision(state.book, p), variant, state.book.problem.op_points[0])
-    found = state.book.consider(config, "uniform", name, always=True)
-    have = state.uniform.get(str(p))
-    if found is not None and (have is None or found.candidate.accuracy.value > have.candidate.accuracy.value):
-        state.uniform[str(p)] = found
+def _consider(state: State, asked: Sequence[tuple[Precision, Variant]]) -> None:
+    """Evaluates uniform plans side by side, and keeps the best of each precision."""
+    taken, names = set(state.uniform), []
+    for p, variant in asked:
+        names.append(str(p) if str(p) not in taken else f"{p}-{variant.calibrator.split(':')[0]}")
+        taken.add(str(p))
+    configs = [Config.of(uniform_precision(state.book, p), v, state.book.problem.op_points[0]) for p, v in asked]
+    for (p, _), found in zip(asked, state.book.consider_all(configs, "uniform", names, always=True), strict=True):
+        have = state.uniform.get(str(p))
+        if found is not None and (have is None or found.candidate.accuracy.value > have.candidate.accuracy.value):
+            state.uniform[str(p)] = found
 
 
 # ------------------------------------------------------------------------------------------------ sensitivity

@@ -62,7 +62,8 @@ class Executor:
 
 
 class DaskPool:
-    """The Pool of a Dask client. `station` is sent to every worker once. A plan goes back to the worker that knows its first samples, where that is free."""
+    """The Pool of a Dask client. `station` is sent to every worker once. A plan goes back to the worker that knows its first samples, a new one to that
+    with the least to do (left alone, Dask often gives a whole round to one worker); both as a wish: an idle worker may take it over."""
 
     def __init__(self, client: Client, station: Station) -> None:
         self._client = client
@@ -72,7 +73,8 @@ class DaskPool:
     def evaluate(self, tasks: Sequence[tuple[Plan, int | None]]) -> Iterator[tuple[int, Accuracy | QbenchError, float]]:
         from distributed import as_completed
 
-        futures = {self._submit(plan, samples): i for i, (plan, samples) in enumerate(tasks)}
+        places = self._places([plan.key for plan, _ in tasks])
+        futures = {self._submit(plan, samples, place): i for i, ((plan, samples), place) in enumerate(zip(tasks, places, strict=True))}
         try:
             for future in as_completed(futures):
                 error = future.exception()
@@ -84,9 +86,23 @@ class DaskPool:
         finally:
             self._client.cancel([f for f in futures if not f.done()])
 
-    def _submit(self, plan: Plan, samples: int | None) -> Future[Any]:
-        known = [w for w in (self._knows.get(plan.key),) if w in self._client.scheduler_info()["workers"]]
-        return self._client.submit(_evaluated, self._station, plan, samples, pure=False, retries=RETRIES, workers=known or None, allow_other_workers=bool(known))
+    def _places(self, keys: Sequence[str]) -> list[str | None]:
+        """The worker that each plan is wished to; None while there is no worker."""
+        threads = self._client.nthreads()
+        load = dict.fromkeys(sorted(threads), 0)
+        found: list[str | None] = []
+        for key in keys:
+            place = self._knows.get(key)
+            if place not in load:
+                place = min(load, key=lambda w: load[w] / max(threads[w], 1), default=None)
+            if place is not None:
+                load[place] += 1
+            found.append(place)
+        return found
+
+    def _submit(self, plan: Plan, samples: int | None, place: str | None) -> Future[Any]:
+        return self._client.submit(_evaluated, self._station, plan, samples, pure=False, retries=RETRIES, workers=[place] if place else None,
+                                   allow_other_workers=place is not None)
 
 
 def _evaluated(station: Station, plan: Plan, samples: int | None) -> tuple[Accuracy | QbenchError, float, str]:
