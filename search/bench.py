@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,7 +15,6 @@ from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy, Evaluator, Price
 from qbench.search.assignment import AssignmentCosts
-from qbench.search.budget import worst_class
 from qbench.search.ledger import WHOLE, Ledger
 from qbench.search.problem import Problem
 from qbench.search.shared import Seen
@@ -166,20 +164,8 @@ class Bench:
         code = list(self.pricer.precisions).index(str(best))
         return self.pricer.price(np.full((1, len(self.space.units)), code, np.int64), self.problem.op_points[0])[0]
 
-    def constraints(self, price: Price, accuracy: Accuracy | None = None) -> dict[str, float]:
-        """Excess over each budget and, with an accuracy, over the allowed drops; met when at most 0."""
-        found: dict[str, float] = {}
-        for b in self.problem.budgets:
-            found[str(b.kind)] = max(found.get(str(b.kind), -math.inf), b.excess(price))
-        if accuracy is not None and self.problem.max_drop is not None:
-            found["drop"] = self.problem.max_drop.excess(accuracy)
-        floor = self.problem.max_class_drop
-        if accuracy is not None and floor is not None and (worst := worst_class(floor, accuracy)) is not None:
-            found["class-drop"] = floor.excess(worst)
-        return found
-
     def costs(self, price: Price, accuracy: Accuracy) -> Costs:
-        return Costs(accuracy.drop, price.latency_ms, price.energy_mj, self.constraints(price, accuracy))
+        return Costs(accuracy.drop, price.latency_ms, price.energy_mj, self.problem.constraints(price, accuracy))
 
     def _made(self, config: Config) -> tuple[Plan, str]:
         if config not in self._plans:

@@ -164,7 +164,7 @@ class Book:
         floor = self.problem.max_drop
         if floor is not None and seen.drop_low > floor.allowed(seen.value + seen.drop):
             return f"on the first {seen.samples} of {self.samples} samples it loses at least {seen.drop_low:.4g}, and {floor.text} is allowed"
-        feasible = all(v <= 0.0 for v in self.bench.constraints(price).values())
+        feasible = all(v <= 0.0 for v in self.problem.constraints(price).values())
         for e in self.evaluated.values():
             other = e.candidate
             cheaper = other.price.latency_ms <= price.latency_ms and other.price.energy_mj <= price.energy_mj and (
@@ -184,7 +184,7 @@ class Book:
         plan.save(self.problem.out / path)
         candidate = Candidate(
             name=chosen, origin=origin, plan=path.as_posix(), plan_key=self.bench.plan_key(config), calibrator=config.calibrator, granularity=config.granularity,
-            corrections=config.corrections, layers=plan.layers, accuracy=accuracy, price=price, feasible=costs.feasible and math.isfinite(accuracy.drop),
+            corrections=config.corrections, layers=plan.layers, accuracy=accuracy, price=price, feasible=self.problem.met(price, accuracy),
             sure=self.problem.sure(price, accuracy))
         found = Evaluated(config, candidate, costs, looks)
         self.dropped.pop(config, None)

@@ -16,7 +16,7 @@ from qbench.network import Network, Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy, Price, Progress, silent
 from qbench.result import Candidate
-from qbench.search.budget import Budget, MaxDrop
+from qbench.search.budget import Budget, MaxDrop, worst_class
 from qbench.search.second_order import Curvature
 from qbench.search.space import Space
 
@@ -99,10 +99,21 @@ class Problem:
         each = (f"max-class-drop {self.max_class_drop.text}",) if self.max_class_drop else ()
         return (*(b.text for b in self.budgets), *drop, *each)
 
+    def constraints(self, price: Price, accuracy: Accuracy | None = None) -> dict[str, float]:
+        """Excess over each budget and, with an accuracy, over the allowed drops; met when at most 0."""
+        found: dict[str, float] = {}
+        for b in self.budgets:
+            found[str(b.kind)] = max(found.get(str(b.kind), -math.inf), b.excess(price))
+        if accuracy is not None and self.max_drop is not None:
+            found["drop"] = self.max_drop.excess(accuracy)
+        floor = self.max_class_drop
+        if accuracy is not None and floor is not None and (worst := worst_class(floor, accuracy)) is not None:
+            found["class-drop"] = floor.excess(worst)
+        return found
+
     def met(self, price: Price, accuracy: Accuracy) -> bool:
         """Every limit is met, and the accuracy is a number."""
-        return (math.isfinite(accuracy.drop) and all(b.met_by(price) for b in self.budgets) and (self.max_drop is None or self.max_drop.met_by(accuracy))
-                and (self.max_class_drop is None or all(self.max_class_drop.met_by(c) for c in accuracy.classes)))
+        return math.isfinite(accuracy.drop) and all(v <= 0.0 for v in self.constraints(price, accuracy).values())
 
     def sure(self, price: Price, accuracy: Accuracy) -> bool:
         """Every limit is met also with the unfavourable end of its interval."""

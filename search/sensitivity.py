@@ -113,7 +113,7 @@ def loss_model(space: Space, names: Sequence[str], found: Sequence[Sensitivity],
     usual = float(np.median(error[~silent])) if (~silent).any() else np.inf
     error = np.where(silent, usual, np.maximum(error, floor))
     proxy = np.maximum(_proxy(found, drop, error, uniform), floor)
-    weight = np.where(np.isinf(error), 1.0, error / (proxy + np.where(np.isinf(error), 0.0, error)))
+    weight = 1.0 / (1.0 + proxy / error)                                   # 1 where the error is not known
     value = np.maximum(weight * proxy + (1.0 - weight) * drop, 0.0)        # more noise never means less loss
     value = np.where(~silent & (drop > 2.0 * error), drop, value)
     spread = np.full_like(unit, floor)

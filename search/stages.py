@@ -202,7 +202,7 @@ def sample(state: State, strategy: Strategy, origin: str, until: int) -> None:
         for asked in strategy.ask(min(ROUND, until - book.count)):
             state.asked += 1
             config = book.bench.space.canonical(asked)
-            if any(v > 0.0 for v in book.bench.constraints(book.bench.price(config)).values()):
+            if any(v > 0.0 for v in book.problem.constraints(book.bench.price(config)).values()):
                 strategy.tell([(asked, _foreseen(state, model, config))])
                 inside = _within(state, model, config)
                 if inside is None or book.known(inside):
@@ -220,7 +220,7 @@ def _foreseen(state: State, model: LossModel, config: Config) -> Costs:
     """Of a plan beyond its budgets: its price and constraints are exact, its loss (which then does not rank it) is the model's."""
     bench = state.book.bench
     price = bench.price(config)
-    return Costs(float(model.predict(bench.codes(config))[0]), price.latency_ms, price.energy_mj, bench.constraints(price))
+    return Costs(float(model.predict(bench.codes(config))[0]), price.latency_ms, price.energy_mj, bench.problem.constraints(price))
 
 
 def _within(state: State, model: LossModel, config: Config) -> Config | None:

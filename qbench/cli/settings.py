@@ -59,7 +59,7 @@ def spelled(command: str, used: Sequence[tuple[Any, Any]], given: Sequence[str])
 
     used   parameter and its value, from qbench.toml or the environment; passwords in addresses are left out
     """
-    words = []
+    words = ["qbench", command]
     for parameter, value in used:
         values = [str(v) for v in (value if isinstance(value, tuple | list) else (value,))]
         if isinstance(parameter, TyperArgument):
@@ -68,13 +68,12 @@ def spelled(command: str, used: Sequence[tuple[Any, Any]], given: Sequence[str])
             words += (parameter.opts if value else parameter.secondary_opts)[:1]
         else:
             words += [w for v in values for w in (parameter.opts[0], v)]
-    line = shlex.join(("qbench", command, *words, *given))
-    if "://" not in line:
-        return line
-    from qbench.search.ledger import without_password
+    words += given
+    if any("://" in w for w in words):
+        from qbench.search.ledger import without_password
 
-    addresses = [re.split(r",(?=\w+://)", w) for w in ("qbench", command, *words, *given)]                 # boards come several in a word
-    return shlex.join(",".join(map(without_password, a)) for a in addresses)
+        words = [",".join(map(without_password, re.split(r",(?=\w+://)", w))) for w in words]                # boards come several in a word
+    return shlex.join(words)
 
 
 def init(
