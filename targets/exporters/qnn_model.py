@@ -23,6 +23,8 @@ from qbench.graph.operators import CLAMPS
 from qbench.qdq import clamped
 from qbench.targets.exporters.shapes import with_static_shapes
 
+ON_CODES = "on_codes"
+
 
 def handed(job: Job) -> ir.Model:
     """The job's Q/DQ model with static shapes, with a pair before every clamp that cuts codes and behind every Resize that changes the scale."""
@@ -31,7 +33,7 @@ def handed(job: Job) -> ir.Model:
     for clamp, quantizer in list(_cutting(model, job)):
         _pair_before(clamp, quantizer, "before_clamp")
     for quantizer, given in list(_rescaling(model)):
-        _pair_before(quantizer, given, "on_codes")
+        _pair_before(quantizer, given, ON_CODES)
     return model
 
 
@@ -44,6 +46,12 @@ def _pair_before(node: ir.Node, like: ir.Node, what: str) -> None:
         ir.node(op, [before, *like.inputs[1:]], domain=like.domain, outputs=[after], name=f"{inner.name}_{what}_{op}")
         for op, before, after in (("QuantizeLinear", inner, codes), ("DequantizeLinear", codes, reals))])
     node.replace_input_with(0, reals)
+
+
+def kept_scales(model: ir.Model) -> dict[str, str]:
+    """Tensor behind a Resize that `handed` let keep the scale it reads -> its codes in that scale."""
+    return {str(n.inputs[0].name): str(n.outputs[0].name) for n in model.graph
+            if n.op_type == "QuantizeLinear" and n.inputs[0] is not None and str(n.outputs[0].name) == f"{n.inputs[0].name}_{ON_CODES}_q"}
 
 
 def _rescaling(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node]]:
