@@ -6,6 +6,8 @@ quantization"). There the Conv gets a pair of its own, with the same scale: the 
 
 It takes a Resize in integers only between codes of one scale, and in FP16 otherwise. Where a plan gives a linear one another scale than what it
 reads, the Resize ends in the scale it reads, and its codes are converted behind it: one rounding more, of half a step.
+
+MatMul and Add become one layer only where the bias has one axis; [1, 1, N] says the same.
 """
 
 from __future__ import annotations
@@ -27,14 +29,41 @@ ON_CODES = "on_codes"
 
 
 def handed(job: Job) -> ir.Model:
-    """The job's Q/DQ model with static shapes, with a pair before every clamp that cuts codes and behind every Resize that changes the scale."""
+    """The job's Q/DQ model with static shapes, with a pair before every clamp that cuts codes and behind every Resize that changes the scale;
+    biases of MatMul with one axis."""
     model = job.written.model.clone()
     with_static_shapes(model, job.prepared.network)
+    for pair in list(_flat_biases(model)):
+        _flatten(pair)
     for clamp, quantizer in list(_cutting(model, job)):
         _pair_before(clamp, quantizer, "before_clamp")
     for quantizer, given in list(_rescaling(model)):
         _pair_before(quantizer, given, ON_CODES)
     return model
+
+
+def _flat_biases(model: ir.Model) -> Iterator[ir.Node]:
+    """The DequantizeLinear of every int32 bias of a MatMul that has one axis of more than one value, the last, and others around it."""
+    for node in model.graph:
+        if node.op_type != "Add" or not any(v is not None and (m := v.producer()) is not None and m.op_type == "MatMul" for v in node.inputs):
+            continue
+        for value in node.inputs:
+            pair = None if value is None else value.producer()
+            if pair is not None and pair.op_type == "DequantizeLinear" and len(pair.outputs[0].uses()) == 1 and pair.inputs[0] is not None:
+                codes = pair.inputs[0].const_value
+                if codes is not None and codes.dtype == ir.DataType.INT32 and len(codes.shape) > 1 and codes.numpy().size == codes.numpy().shape[-1]:
+                    yield pair
+
+
+def _flatten(pair: ir.Node) -> None:
+    codes = pair.inputs[0]
+    assert codes is not None and codes.const_value is not None and pair.graph is not None
+    flat = ir.Value(name=f"{codes.name}_flat", const_value=ir.tensor(codes.const_value.numpy().reshape(-1), name=f"{codes.name}_flat"))
+    pair.graph.initializers.add(flat)
+    pair.replace_input_with(0, flat)
+    if pair.attributes.get("axis") is not None:
+        pair.attributes["axis"] = ir.AttrInt64("axis", 0)
+    pair.outputs[0].type, pair.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([codes.const_value.numpy().size])
 
 
 def _pair_before(node: ir.Node, like: ir.Node, what: str) -> None:

@@ -10,6 +10,7 @@ from qbench.graph import specialised
 from qbench.network import Precision
 from qbench.placement.operators import operators_of
 from qbench.placement.record import Placement
+from qbench.targets.exporters.half_overflow import overflows
 from qbench.targets.rewrites import REWRITES
 from qbench.targets.rules import rules_of
 
@@ -21,7 +22,7 @@ IN_INTEGERS: Mapping[str, str] = MappingProxyType({
 
 
 def refusals(job: Job) -> Iterator[str]:
-    """One line for each kind of operator that does not run on the HTP as the plan wants it."""
+    """One line for each kind of operator that does not run on the HTP as the plan wants it, one for each overflow of FP16."""
     network, target, model = job.prepared.network, job.target, job.prepared.model
     static = specialised(job.prepared, {t: network.tensors[t].shape for t in network.inputs})
     precision = {n: job.plan.precision[network.unit_of_kernel[k.name]] for k in network.kernels for n in k.nodes}
@@ -35,3 +36,4 @@ def refusals(job: Job) -> Iterator[str]:
             fitting = [r.name for r in REWRITES.values() if op.op in r.ops and r.places(static)]
             cure = f"qbench rewrite MODEL --target {target.name} --allow {fitting[0]}, or end" if fitting else "end"
             yield f"node {name!r} ({op.op}): onnxruntime-qnn does not take it as planned ({why}), and the CPU is not used instead; {cure} the model before it"
+    yield from overflows(job)

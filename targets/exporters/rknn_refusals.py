@@ -9,6 +9,7 @@ from qbench.graph import specialised
 from qbench.network import Precision
 from qbench.placement.operators import operators_of
 from qbench.placement.record import Placement
+from qbench.targets.exporters.half_overflow import overflows
 from qbench.targets.rewrites import REWRITES
 from qbench.targets.rules import rules_of
 
@@ -20,8 +21,6 @@ CURES = {
     "LSTM": "plan it in FP16, which the toolkit builds",
 }
 """What mends a refused operator; others are cut out: end the model before it and run it on the CPU."""
-OVERFLOWS = "FP16 could overflow"
-"""How a plan's note begins its reason where values beyond 65504 were seen."""
 
 
 def refusals(job: Job) -> Iterator[str]:
@@ -38,8 +37,4 @@ def refusals(job: Job) -> Iterator[str]:
     for rewrite in REWRITES.values():
         if (why := rewrite.hazards.get(target.rules)) and (places := rewrite.places(static)):
             yield f"node {places[0][0]!r}: rknn-toolkit2 {job.toolkit} stops there ({why}); qbench rewrite --only {rewrite.name}"
-    for unit, note in job.plan.notes.items():
-        if OVERFLOWS in note and job.plan.precision[unit].is_float:
-            operators = ", ".join(dict.fromkeys(o for k in network.kernels if network.unit_of_kernel[k.name] == unit for o in k.op.split("+")))
-            yield (f"unit {unit!r} ({operators}): {note[note.index(OVERFLOWS):]}, and the NPU has no wider float; scale its input down in the model (a normalisation "
-                   "does not mind), or end the model before it and run it on the CPU")
+    yield from overflows(job)

@@ -73,3 +73,16 @@ def test_a_resize_keeps_its_codes_and_is_converted_behind() -> None:
 def test_a_resize_between_equal_scales_stays_as_it_is() -> None:
     made = hexagon_job(enlarged("nearest"))
     assert [n.op_type for n in handed(made).graph] == [n.op_type for n in made.written.model.graph]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (1, 1, 8)])
+def test_the_bias_of_a_product_has_one_axis_and_no_value_changes(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    weights = {"w": rng.normal(0, 0.3, (6, 8)).astype(np.float32), "b": rng.normal(0, 1, shape).astype(np.float32)}
+    nodes = [models.node("MatMul", ["x", "w"], ["p"], "product"), models.node("Add", ["p", "b"], ["y"], "sum")]
+    made = hexagon_job(models.model(nodes, {"x": [1, 5, 6]}, {"y": [1, 5, 8]}, weights))
+    model = handed(made)
+    pair = next(n for n in model.graph if n.op_type == "Add").inputs[1].producer()                                     # type: ignore[union-attr]
+    assert pair is not None and pair.inputs[0] is not None and list(pair.inputs[0].const_value.shape) == [8]            # type: ignore[union-attr]
+    for want, got in zip(outputs(made.written.model, made), outputs(model, made), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import models
@@ -50,3 +51,12 @@ def test_a_prelu_in_integers_is_refused_with_its_rewrite() -> None:
     proto = models.model(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 8, 4, 4]}, weights)
     with pytest.raises(ModelError, match=r"node 'slope' \(PRelu\): .*computes it in FP16.*--allow prelu-split"):
         make("qnn").check(job_for("hexagon-8gen3", proto=proto))
+
+
+def test_fp16_that_overflows_is_refused_for_the_unit_that_runs_in_it() -> None:
+    """The simulator keeps the range of float32 there; the chip does not."""
+    made = job_for("hexagon-8gen3", {"b": "fp16"})
+    note = {"b": "kept in float; FP16 could overflow: tensor 'b0' reaches 199786, and 2 times that exceeds 65504"}
+    found = list(refusals(dataclasses.replace(made, plan=dataclasses.replace(made.plan, notes=note))))
+    assert len(found) == 1 and found[0].startswith("unit 'b' (Conv, Relu): FP16 could overflow: tensor 'b0' reaches 199786") and "scale its input down" in found[0]
+    assert list(refusals(made)) == []
