@@ -11,7 +11,7 @@ from export_cases import job
 from qbench import qdq, toolchains
 from qbench.errors import ToolError
 from qbench.export import Produced, export, simulated
-from qbench.export.comparing import output_steps
+from qbench.export.comparing import judged_by_float, nearness, output_steps, reference_outputs
 from qbench.runtime import Session
 from qbench.targets.exporters import make, rknn
 
@@ -48,6 +48,39 @@ def test_nan_is_never_near(reference: Path) -> None:
     spoiled[0]["y"] = np.full_like(spoiled[0]["y"], np.nan)
     found = simulated(MADE, "stand-in", reference, spoiled, limit_lsb=1.0, least_sqnr_db=20.0)
     assert found.lsb == float("inf") and found.fails
+
+
+def noisy(db: float) -> list[dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]]:
+    """The float network's outputs with noise `db` below them."""
+    session, rng = Session(qdq.to_bytes(MADE.prepared.model)), np.random.default_rng(7)
+    found = []
+    for sample in MADE.samples:
+        y = session.run(sample)["y"]
+        noise = rng.normal(size=y.shape)
+        found.append({"y": (y + noise * np.sqrt(float((y * y).sum() / (noise * noise).sum()) / 10 ** (db / 10))).astype(np.float32)})
+    return found
+
+
+@pytest.mark.parametrize(("below", "forgiven"), [(1.0, True), (2.5, True), (4.0, False), (15.0, False)])
+def test_what_rounds_elsewhere_may_be_three_decibels_further_from_float_than_the_plan(reference: Path, below: float, forgiven: bool) -> None:
+    plan = nearness([Session(qdq.to_bytes(MADE.prepared.model)).run(s) for s in MADE.samples], reference_outputs(reference, MADE.samples))
+    got = noisy(plan - below)
+    strict = simulated(MADE, "stand-in", reference, got, least_sqnr_db=plan + 20.0, by_vendor=False)
+    assert strict.fails
+    found = judged_by_float(MADE, strict, reference, got, "it rounds elsewhere")
+    assert bool(found.fails) is not forgiven
+    assert found.note == f"{plan - below:.1f} dB from the float network, the plan's Q/DQ model {plan:.1f} dB: it rounds elsewhere"
+
+
+def test_what_is_not_related_is_not_judged_by_float(reference: Path) -> None:
+    got = noisy(-3.0)
+    strict = simulated(MADE, "stand-in", reference, got, least_sqnr_db=20.0, by_vendor=False)
+    assert judged_by_float(MADE, strict, reference, got, "why") is strict
+
+
+def test_what_passes_is_left_alone(reference: Path) -> None:
+    passed = simulated(MADE, "stand-in", reference, outputs(reference, 0.0), limit_lsb=1.0, by_vendor=False)
+    assert judged_by_float(MADE, passed, reference, outputs(reference, 0.0), "why") is passed
 
 
 def test_float_outputs_have_no_steps(reference: Path) -> None:

@@ -47,6 +47,21 @@ def test_a_mixed_plan_arrives_layer_by_layer(tmp_path: Path, precision: dict[str
     assert json.loads((tmp_path / "out/manifest.json").read_text())["simulations"][-1]["sqnr_db"] > 25.0
 
 
+def swish() -> onnx.ModelProto:
+    """Conv, SiLU in two operators, Conv: the toolkit makes one operator of the first two."""
+    rng = np.random.default_rng(3)
+    weights = {"wa": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32), "wb": rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32)}
+    nodes = [models.node("Conv", ["x", "wa"], ["a"], "a", pads=[1, 1, 1, 1]), models.node("Sigmoid", ["a"], ["g"], "gate"), models.node("Mul", ["a", "g"], ["s"], "silu"),
+             models.node("Conv", ["s", "wb"], ["y"], "b", pads=[1, 1, 1, 1])]
+    return models.model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 8, 16, 16]}, weights)
+
+
+def test_a_convolution_with_silu_arrives_as_planned(tmp_path: Path) -> None:
+    body = export(job(proto=swish()), make("rknn"), tmp_path / "out")
+    assert body["read_back"]["differences"] == [] and set(body["layers"]) == {"int8"}
+    assert body["facts"]["on_cpu"] == [] and body["simulations"][-1]["sqnr_db"] > 25.0
+
+
 def attention() -> onnx.ModelProto:
     """One head over 16 places of 32 features: three products with a bias, MatMul, Softmax, MatMul, a product with a bias, the residual Add."""
     rng = np.random.default_rng(11)
