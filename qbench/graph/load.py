@@ -1,4 +1,4 @@
-"""Read a model: ONNX file, exported torch program, or torch module. Nothing is executed and nothing is unpickled."""
+"""Read a model: ONNX file, exported torch program, or torch module. Nothing that a file brings is executed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qbench.errors import ModelError
 from qbench.files import sha256
+from qbench.graph.archive import refuse_code
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +51,10 @@ def read(source: Path | str | ir.Model) -> tuple[ir.Model, str, str]:
 
 
 def from_exported_program(path: Path) -> ir.Model:
-    """The ONNX form of a torch.export archive (.pt2)."""
+    """The ONNX form of a torch.export archive (.pt2). Raises ModelError for one that would run code when it is read."""
     import torch
 
+    refuse_code(path)
     try:
         program = torch.export.load(str(path))
     except Exception as error:

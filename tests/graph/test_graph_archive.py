@@ -1,0 +1,112 @@
+"""A .pt2 archive that brings code is refused before torch reads it; nothing of it runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qbench.errors import ModelError
+from qbench.graph import load_network
+from qbench.graph.archive import refuse_code
+
+Members = dict[str, bytes]
+
+
+class Touch:
+    """Unpickling it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self.path, "ran")
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x)) + torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    path = tmp_path_factory.mktemp("saved") / "m.pt2"
+    torch.export.save(torch.export.export(Scaled().eval(), (torch.ones(2, 4),)), str(path))
+    refuse_code(path)
+    with zipfile.ZipFile(path) as archive:
+        return {n: archive.read(n) for n in archive.namelist()}
+
+
+def evil(marker: Path) -> bytes:
+    held = io.BytesIO()
+    torch.save(Touch(marker), held)
+    return held.getvalue()
+
+
+def pickled_weight(members: Members, marker: Path) -> None:
+    name = next(n for n in members if n.endswith("weights_config.json"))
+    config = json.loads(members[name])
+    entry = next(iter(config["config"].values()))
+    entry["use_pickle"] = True
+    members[name] = json.dumps(config).encode()
+    members["m/data/weights/" + entry["path_name"]] = evil(marker)
+
+
+def opaque_constant(members: Members, marker: Path) -> None:
+    members["m/data/constants/opaque_obj_0"] = pickle.dumps(Touch(marker))
+
+
+def sample_inputs(members: Members, marker: Path) -> None:
+    members[next(n for n in members if "sample_inputs" in n)] = evil(marker)
+
+
+def legacy_weights(members: Members, marker: Path) -> None:
+    members["m/data/weights/model.pt"] = evil(marker)
+
+
+def compiled_library(members: Members, marker: Path) -> None:
+    members["m/data/aotinductor/model/model.so"] = b"\x7fELF"
+
+
+@pytest.mark.parametrize("spoil", [pickled_weight, opaque_constant, sample_inputs, legacy_weights, compiled_library])
+def test_what_would_run_is_refused_by_its_name_and_does_not_run(tmp_path: Path, saved: Members, spoil: Callable[[Members, Path], None]) -> None:
+    members, marker = dict(saved), tmp_path / "marker"
+    spoil(members, marker)
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(ModelError, match=r"member 'm/data/.*torch would run code that it brings"):
+        load_network(tmp_path / "m.pt2")
+    assert not marker.exists()
+
+
+def test_the_payload_of_these_tests_does_run_when_it_is_let_in(tmp_path: Path) -> None:
+    torch.load(io.BytesIO(evil(tmp_path / "marker")), weights_only=False)
+    assert (tmp_path / "marker").read_text() == "ran"
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_members_of_one_name_are_refused(tmp_path: Path, saved: Members) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        for name, data in [*saved.items(), next(iter(saved.items()))]:
+            archive.writestr(name, data)
+    with pytest.raises(ModelError, match="two members have one name"):
+        refuse_code(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize("body", [b"", b"no zip", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_archive_is_said(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "m.pt2").write_bytes(body)
+    with pytest.raises(ModelError, match=r"m\.pt2: .*torch\.export"):
+        load_network(tmp_path / "m.pt2")
