@@ -25,7 +25,7 @@ FACTS = ("calibrator", "granularity", "op_point", "origin", "plan_key")
 NUMBERS = ("accuracy", "accuracy_low", "accuracy_high", "drop", "drop_low", "drop_high", "sqnr_db", "cosine", "kl", "samples",
            "latency_ms", "latency_ms_low", "latency_ms_high", "energy_mj", "power_w", "peak_memory_bytes")
 MEASURED = ("latency_ms", "error_ms", "p90_ms", "p99_ms", "first_run_ms", "load_ms", "power_w", "energy_mj", "temperature_c")
-BYTES = {"int8": 1, "int16": 2, "fp16": 2, "fp32": 4}
+FLOAT_BITS = {"fp16": 16, "fp32": 32}
 PAGE = 5000
 """Runs read at a time; a search has tens to hundreds."""
 PATIENCE_S = 100.0
@@ -158,7 +158,11 @@ class Writer:
     def _weight_bytes(self, plan: str) -> float:
         """Of the weights as the plan stores them; not a number where they are not known."""
         weights = self.about.get("weights")
-        return sum(n * BYTES[p] for unit, p in json.loads(plan)["precision"].items() if (n := weights.get(unit, 0))) if plan and weights else math.nan
+        if not plan or not weights:
+            return math.nan
+        body = json.loads(plan)
+        bits = FLOAT_BITS | {p: scheme["weight"]["bits"] for p, scheme in body["schemes"].items()}
+        return float(sum(weights.get(unit, 0) * bits[p] for unit, p in body["precision"].items())) / 8.0
 
     def measured(self, told: Mapping[str, Any]) -> None:
         """Adds a board's figures to the run of a candidate; its prediction, which they corrected, moves with them."""

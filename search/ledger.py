@@ -150,7 +150,7 @@ def with_driver(url: str) -> str:
 
 def without_password(url: str) -> str:
     """The URL as it may be printed."""
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    return re.sub(r"([?&](?:password|passwd|sslpassword)=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url))
 
 
 def _cure(error: Exception) -> str:

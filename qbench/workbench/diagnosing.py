@@ -115,7 +115,7 @@ def diagnose(wanted: Wanted, progress: Progress = silent) -> Diagnosis:
         stages.append(quantization("float -> simulated", bench.graph, bench.feeds, bench.reference, bench.runner, _calibrated(bench, wanted, notes), wanted.search_s, progress))
     else:
         left_out["simulated"] = "no plan and no Q/DQ model was given: the board is held against float"
-    others, instead = _other_ways(bench)
+    others, instead = _other_ways(bench, notes)
     before = "simulated" if bench.quantized else "float"
     files = _compiled_files(wanted)
     if not files:
@@ -296,11 +296,11 @@ def _of_transform(data: Dataset) -> Normalisation | None:
 # ------------------------------------------------------------------------------------------------ other ways to compute it
 
 
-def _other_ways(bench: _Bench) -> tuple[dict[str, Tensors], list[tuple[str, Tensors]]]:
+def _other_ways(bench: _Bench, notes: list[str]) -> tuple[dict[str, Tensors], list[tuple[str, Tensors]]]:
     """(correct ways beside the first, what a board gives that runs in another precision)."""
     half = _half(bench)
     if not bench.quantized:
-        eight = _eight_bits(bench)
+        eight = _eight_bits(bench, notes)
         return {"in FP16": half}, [("the whole network ran in 8 bits", eight)] if eight else []
     instead: list[tuple[str, Tensors]] = [("the whole network ran in float", bench.reference), ("the whole network ran in FP16", half)]
     if bench.plan is None or Precision.FP16 not in bench.plan.precision.values():
@@ -314,10 +314,11 @@ def _half(bench: _Bench) -> dict[str, Array]:
     return _run_written(bench, qdq.write(bench.prepared, plan, emulate_fp16=True))
 
 
-def _eight_bits(bench: _Bench) -> dict[str, Array]:
-    """With ranges from these very samples; {} where the network cannot be quantized so."""
+def _eight_bits(bench: _Bench, notes: list[str]) -> dict[str, Array]:
+    """With ranges from these very samples; {} where the network cannot be quantized so, which is noted."""
     network, seen = bench.prepared.network, {**bench.feeds, **bench.float_values}
     if not all(np.isfinite(x).all() for x in seen.values()):
+        notes.append("it could not be looked at whether the whole network ran in 8 bits: not all of its values are finite")
         return {}
     target = targets.load(SCHEME_OF)
     ranges = {g.name: Range(min(float(seen[t].min()) for t in g.sources if t in seen), max(float(seen[t].max()) for t in g.sources if t in seen)).including_zero()
@@ -326,7 +327,8 @@ def _eight_bits(bench: _Bench) -> dict[str, Array]:
         plan = make_plan(network, {u.name: Precision.INT8 if u.quantizable else Precision.FP16 for u in network.units}, ranges, schemes_of(target, target.toolkit(None)),
                          calibrator="minmax", granularity=Granularity.PER_CHANNEL)
         return _run_written(bench, qdq.write(bench.prepared, plan))
-    except QbenchError:
+    except QbenchError as error:
+        notes.append(f"it could not be looked at whether the whole network ran in 8 bits: {error}")
         return {}
 
 

@@ -28,8 +28,6 @@ from qbench.workbench.stations import Station, collect_shard, evaluate
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-RETRIES = 3
-"""Times that a plan is given to another worker after one died with it."""
 ANSWER_S = 10
 ACCEPTED = "an executor is dask://HOST:PORT, or dask://local?workers=2&threads=1"
 
@@ -101,7 +99,7 @@ class DaskPool:
         return found
 
     def _submit(self, plan: Plan, samples: int | None, place: str | None) -> Future[Any]:
-        return self._client.submit(_evaluated, self._station, plan, samples, pure=False, retries=RETRIES, workers=[place] if place else None,
+        return self._client.submit(_evaluated, self._station, plan, samples, pure=False, workers=[place] if place else None,
                                    allow_other_workers=place is not None)
 
 
@@ -122,7 +120,7 @@ def collected(client: Client, station: Station, data: Dataset, progress: Progres
     slots = sum(client.nthreads().values())
     ends = np.linspace(0, len(data), min(slots, len(data)) + 1).round().astype(int).tolist()
     there: Any = client.scatter(station, broadcast=True)
-    futures = {client.submit(collect_shard, there, a, b, pure=False, retries=RETRIES): a for a, b in pairwise(ends)}
+    futures = {client.submit(collect_shard, there, a, b, pure=False): a for a, b in pairwise(ends)}
     parts: dict[int, Statistics] = {}
     for future in as_completed(futures):
         found = future.result()

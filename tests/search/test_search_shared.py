@@ -182,6 +182,8 @@ def test_a_plan_that_no_worker_can_evaluate_is_dropped_with_the_reason(tmp_path:
 @pytest.mark.parametrize(("given", "driver", "shown"), [
     ("sqlite:///a.db", "sqlite:///a.db", "sqlite:///a.db"),
     ("postgresql://me:secret@host/db", "postgresql+psycopg://me:secret@host/db", "postgresql://me:***@host/db"),
+    ("postgresql://host/db?user=me&password=secret&sslmode=require", "postgresql+psycopg://host/db?user=me&password=secret&sslmode=require",
+     "postgresql://host/db?user=me&password=***&sslmode=require"),
     ("postgresql+psycopg2://host/db", "postgresql+psycopg2://host/db", "postgresql+psycopg2://host/db"),
     ("mysql://me@host:3306/db", "mysql+pymysql://me@host:3306/db", "mysql://me@host:3306/db")])
 def test_urls_get_a_driver_and_lose_their_password(given: str, driver: str, shown: str) -> None:
