@@ -74,7 +74,7 @@ def report(
     from qbench.workbench.folder import rewrite_report
 
     if not (folder / "summary.json").is_file():
-        raise InputError(f"{folder}: holds no summary.json; give the result folder of a `qbench search`")
+        raise InputError(f"{folder}: holds no summary.json; give the result folder of a `qbench search`, which writes it at its end")
     path = rewrite_report(folder, output)
     if as_json:
         options.print_json({"file": str(path)})

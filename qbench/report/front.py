@@ -195,7 +195,7 @@ def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str
         "text": [labels.get(c.name, ("", ""))[0] for c in members],
         "textposition": [labels.get(c.name, ("", "top center"))[1] for c in members], "cliponaxis": False,
         "hovertext": [_hover(c, result) for c in members], "hoverinfo": "text",
-        "marker": {"symbol": group.symbols(), "size": group.size, "color": energies if colours else _EDGE, **colours,
+        "marker": {"symbol": group.symbols(), "size": group.size, "color": [_EDGE if e is None else e for e in energies] if colours else _EDGE, **colours,
                    "line": {"width": 2 if group.symbol.endswith("-open") else 1, "color": _EDGE}},
     }
     if group.symbol == "star":

@@ -12,6 +12,7 @@ from qbench import calibrators, targets
 from qbench.cost import CostTable
 from qbench.errors import unknown
 from qbench.evaluation import OnnxEvaluator
+from qbench.files import make_folder
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Progress, silent
@@ -97,7 +98,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     for precision in wanted or ():
         target.support(precision, toolkit)                       # refused before any work, with the reason (BUG case B24)
     case, network, folder = job.case, job.case.network, job.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = case.sample.name if case.sample else network.name
     with Tracker.start(folder, name, target.name, command=job.command) if job.track else NoTracker() as tracker:
         masks = with_masks(case, target, toolkit, granularity_of(target, toolkit), job.policy, progress)

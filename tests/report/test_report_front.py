@@ -122,6 +122,14 @@ def test_without_energy_the_front_is_drawn_in_one_colour(whole: Finished) -> Non
     assert not any(t.marker.showscale for t in front_figure(result).data)
 
 
+def test_a_plan_without_energy_is_drawn_among_those_that_have_one(whole: Finished) -> None:
+    """plotly refuses a missing number among colours."""
+    reference = replace(whole.result.reference, price=replace(whole.result.reference.price, energy_mj=NAN))
+    drawn = traces(replace(whole.result, reference=reference))
+    assert drawn["float reference"]["marker"]["color"] == ["#52514e"]
+    assert drawn["chosen plan"]["marker"]["color"] == traces(whole.result)["chosen plan"]["marker"]["color"]
+
+
 def test_nothing_to_draw_is_an_empty_figure(bare: Finished) -> None:
     figure = front_figure(bare.result)
     assert len(figure.data) == 0
