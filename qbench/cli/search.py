@@ -38,7 +38,7 @@ def command(
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 24,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Same seed, same result.")] = 0,
     strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
     sensitivity: Annotated[str, typer.Option("--sensitivity", help="How the loss of single units is known before plans are tried: measured, or fisher (from gradients, in torch: a few passes in all).")] = "measured",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,

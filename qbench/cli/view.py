@@ -43,6 +43,8 @@ def ui(
     screen = options.console()
     if page.command:
         screen.print(f"starting {page.title} ...", style="dim", soft_wrap=True, markup=False, highlight=False)
+        if remark := serving.no_search_yet(page):
+            screen.print(remark, soft_wrap=True, markup=False, highlight=False)
 
     def opened(address: str) -> None:
         typer.echo(f"{address}{'  (Ctrl-C stops it)' if page.command else ''}")
