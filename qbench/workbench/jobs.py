@@ -30,7 +30,7 @@ from qbench.workbench.placing import Placing, placing
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
-from qbench.workbench.presetting import check_classes, derivation, given, target_of
+from qbench.workbench.presetting import check_classes, derivation, given, loose, target_of
 from qbench.workbench.quantizing import granularity_named
 from qbench.workbench.searching import corrected_makers, plan_maker, with_masks
 from qbench.workbench.second_order import FisherCurvature
@@ -131,7 +131,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
             tracker.measured([c for c in found.candidates if c.measured])
             found = replace(found, provenance={**found.provenance, **asdict(pricer.target.provenance), "boards": rig.where})
-        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*case.warnings, *loose(limits.max_drop, evaluator.reference()), *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator, statistics)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS], front_models(found, folder, case), job.register))
 
