@@ -25,6 +25,7 @@ from qbench.workbench.board_loop import Rig, decide, lessons, teach
 from qbench.workbench.case import Case
 from qbench.workbench.costing import unpriced
 from qbench.workbench.folder import finish
+from qbench.workbench.labels import at_chance
 from qbench.workbench.measuring import SAMPLES
 from qbench.workbench.placing import Placing, placing
 from qbench.workbench.plans import schemes_of, statistics_of
@@ -131,7 +132,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
             tracker.measured([c for c in found.candidates if c.measured])
             found = replace(found, provenance={**found.provenance, **asdict(pricer.target.provenance), "boards": rig.where})
-        told = (*case.warnings, *loose(limits.max_drop, evaluator.reference()), *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*at_chance(evaluator.reference(), network, case.metric), *case.warnings, *loose(limits.max_drop, evaluator.reference()), *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator, statistics)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS], front_models(found, folder, case), job.register))
 
