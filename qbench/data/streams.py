@@ -126,7 +126,7 @@ class FolderDataset:
         if path.suffix.lower() == ".npy":
             return {self.inputs[0][0]: _load_npy(path)}
         if self.preprocessing is None:
-            raise DataError(f"{path}: pictures need a preprocessing, and none was given; for this model perhaps "
+            raise DataError(f"{path}: pictures need a preprocessing, and none was given; for this model perhaps --preprocess "
                             f"{_suggest(self.inputs[0])} (use the numbers it was trained with)")
         return {self.inputs[0][0]: self.preprocessing.open(path)}
 
