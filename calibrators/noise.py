@@ -24,16 +24,16 @@ class Noise:
     symmetric  the codes span [-T, T]; otherwise each range is cut into `levels` - 1 even steps that hold 0
     power      p of the sum of |error|**p, 1 or more
     clip       weight of the errors of clipped values
-    The centres of the sketch's cells stand for their values. Reals go in and come out in units of the tensor; a sum is in
-    units of a power of two near the largest magnitude, so that it neither overflows nor depends on such a factor.
+    The centres of the sketch's cells stand for their values. Reals go in and come out in units of the tensor; a sum is that of
+    errors in `unit`, a power of two near the largest magnitude, so that it neither overflows nor depends on such a factor.
     """
 
     def __init__(self, seen: Seen, levels: int, symmetric: bool = False, power: float = 2.0, clip: float = 1.0) -> None:
         from qbench.calibrators import compiled_noise
 
         x, counts = seen.histogram()
-        self._unit = math.ldexp(1.0, math.frexp(max(abs(seen.minimum), abs(seen.maximum)))[1])
-        self._x = x / self._unit
+        self.unit = math.ldexp(1.0, math.frexp(max(abs(seen.minimum), abs(seen.maximum)))[1])
+        self._x = x / self.unit
         self.levels, self._symmetric, self._power, self._clip = levels, symmetric, power, clip
         self._sums: Reals = compiled_noise.moments(self._x, counts)
         self._starts: NDArray[np.int64] = compiled_noise.buckets(self._x)
@@ -49,7 +49,7 @@ class Noise:
         """The same for levels (k - zero) * step, k = 0..levels - 1."""
         from qbench.calibrators.compiled_noise import powered_errors, squared_errors
 
-        common = self._x, self._sums, self._starts, step / self._unit, zero, self.levels, self._clip
+        common = self._x, self._sums, self._starts, step / self.unit, zero, self.levels, self._clip
         found: Reals = squared_errors(*common) if self._power == 2.0 else powered_errors(*common, self._power, *_pieces(self._power))
         return found
 

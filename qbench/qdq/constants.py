@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,8 @@ class Constants:
         data = to_numpy(value)
         if not np.isfinite(data).all():
             raise _not_finite("bias", value, at.node)
-        return AddedBias(_by_channel(data, weight), step * factor, scheme.activation.bits, bias_limit(scheme.bias_bits))
+        products = _largest_sum(weight, scheme) if self.guard else 0
+        return AddedBias(_by_channel(data, weight), step * factor, scheme.activation.bits, bias_limit(scheme.bias_bits, products))
 
     def _bias(self, at: BiasAt, weight: Weight, chosen: Grid, added: AddedBias) -> ir.Value:
         """The bias behind a DequantizeLinear, int32 with the scale of the accumulator; the sum of two where its codes need more bits.
@@ -236,6 +238,12 @@ def bias_factor(node: ir.Node) -> float:
 def _not_finite(what: str, value: ir.Value, node: ir.Node) -> PlanError:
     return PlanError(f"{what} {value.name!r} of node {node.name!r} holds NaN or infinity, which no scale can cover: "
                      "keep its unit in float, or mend the model")
+
+
+def _largest_sum(weight: Weight, scheme: QuantScheme) -> int:
+    """The largest sum of products of codes, less their zero points, behind one output."""
+    levels = scheme.weight.levels
+    return prod(weight.shape) // weight.channels * (levels // 2 if scheme.weight.symmetric else levels - 1) * (scheme.activation.levels - 1)
 
 
 def _by_channel(data: Array, weight: Weight) -> Array:

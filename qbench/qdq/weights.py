@@ -128,9 +128,15 @@ def bias_codes(bias: Array, scales: Array, step: float, limit: int = INT32_MAX) 
     return codes, total
 
 
-def bias_limit(bits: int) -> int:
-    """The largest code of a bias of so many bits, as far as two int32 hold it."""
-    return (1 << (min(bits, WIDEST_BIAS_BITS) - 1)) - 1
+def bias_limit(bits: int, products: int = 0) -> int:
+    """The largest code of a bias of so many bits, as far as two int32 hold it, that leaves room for the products.
+
+    products   the largest sum of products of codes that the accumulator adds to it; at most half of the codes are left to them
+    A bias at the limit and a sum of products leave int32 together, and the accumulator wraps around. onnxruntime adds Q/DQ models in
+    float and shows none of it; the HTP simulator (onnxruntime-qnn 2.7.0, 2026) was 250 steps off in a Conv of EfficientNet-Lite0.
+    """
+    largest = (1 << (min(bits, WIDEST_BIAS_BITS) - 1)) - 1
+    return largest - min(products, largest // 2)
 
 
 def halves_of(codes: Array) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from qbench.plan import Granularity
 from qbench.protocols import Array, Progress
 from qbench.target import Target
 from qbench.targets.exporters.aimet import VERSIONS, encodings, entries
-from qbench.targets.exporters.qnn_layers import GIVEN, Cut, cut, furthest
+from qbench.targets.exporters.qnn_layers import Cut, cut, furthest
 from qbench.targets.exporters.qnn_model import handed
 from qbench.targets.exporters.qnn_readback import Reader, on_codes
 from qbench.targets.exporters.qnn_refusals import refusals
@@ -200,7 +200,7 @@ class HtpSimulator:
         if whole.lsb is not None and whole.lsb <= LIMIT_LSB[8] and not floats:
             return (replace(whole, limit_lsb=LIMIT_LSB[8]),)
         opened = cut(self.job)
-        if not opened.codes:
+        if not opened.pairs:
             return (replace(whole, least_sqnr_db=UNPROVEN_SQNR_DB),)
         try:
             layers = tuple(self.layer_by_layer(f"{what}, layer by layer", opened))
@@ -213,9 +213,9 @@ class HtpSimulator:
         for name, model in (("exposed.onnx", opened.exposed), ("open.onnx", opened.open)):
             qdq.save(model, self.work / name)
         wanted = reference_outputs(self.work / "exposed.onnx", self.job.samples)
-        feeds = [dict(s) | {name + GIVEN: w[name] for name in opened.codes.values()} for s, w in zip(self.job.samples, wanted, strict=True)]
+        feeds = [dict(s) | opened.feeds(w) for s, w in zip(self.job.samples, wanted, strict=True)]
         place, _ = self.run(OPENED, self.work / "open.onnx", feeds, simulate=True)
-        apart = furthest(self.job, opened.codes, wanted, self.outputs(place, opened.codes.values()))
+        apart = furthest(opened.pairs, wanted, self.outputs(place, [p.codes for p in opened.pairs.values()]))
         for bits, limit in LIMIT_LSB.items():
             some = {k: v for k, v in apart.items() if k.endswith(f":int{bits}")}
             if some:

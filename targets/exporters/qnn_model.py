@@ -3,6 +3,9 @@
 onnxruntime-qnn 2.7.0 takes Conv, Relu and the pair behind them for one layer only where the Relu (or Clip) cuts nothing that the codes hold. Where
 its scale is shared with a signed tensor (a Concat, an Add), the Conv ends without a pair and is refused ("standalone DQ op with per-channel
 quantization"). There the Conv gets a pair of its own, with the same scale: the codes behind the clamp stay the same, since rounding keeps order.
+
+It takes a Resize in integers only between codes of one scale, and in FP16 otherwise. Where a plan gives a linear one another scale than what it
+reads, the Resize ends in the scale it reads, and its codes are converted behind it: one rounding more, of half a step.
 """
 
 from __future__ import annotations
@@ -20,23 +23,46 @@ from qbench.graph.operators import CLAMPS
 from qbench.qdq import clamped
 from qbench.targets.exporters.shapes import with_static_shapes
 
+ON_CODES = "on_codes"
+
 
 def handed(job: Job) -> ir.Model:
-    """The job's Q/DQ model with static shapes, and with a pair before every clamp that cuts codes."""
+    """The job's Q/DQ model with static shapes, with a pair before every clamp that cuts codes and behind every Resize that changes the scale."""
     model = job.written.model.clone()
     with_static_shapes(model, job.prepared.network)
     for clamp, quantizer in list(_cutting(model, job)):
-        inner = clamp.inputs[0]
-        assert inner is not None
-        codes = ir.Value(name=f"{inner.name}_before_clamp_q")
-        reals = ir.Value(name=f"{inner.name}_before_clamp_dq", type=inner.type)
-        parameters = quantizer.inputs[1:]
-        model.graph.insert_before(clamp, [
-            ir.node("QuantizeLinear", [inner, *parameters], domain=quantizer.domain, outputs=[codes], name=f"{inner.name}_before_clamp_QuantizeLinear"),
-            ir.node("DequantizeLinear", [codes, *parameters], domain=quantizer.domain, outputs=[reals], name=f"{inner.name}_before_clamp_DequantizeLinear"),
-        ])
-        clamp.replace_input_with(0, reals)
+        _pair_before(clamp, quantizer, "before_clamp")
+    for quantizer, given in list(_rescaling(model)):
+        _pair_before(quantizer, given, ON_CODES)
     return model
+
+
+def _pair_before(node: ir.Node, like: ir.Node, what: str) -> None:
+    """Puts a pair with the parameters of `like`, one of its kind, before the first input of `node`."""
+    inner = node.inputs[0]
+    assert inner is not None and node.graph is not None
+    codes, reals = ir.Value(name=f"{inner.name}_{what}_q"), ir.Value(name=f"{inner.name}_{what}_dq", type=inner.type, shape=inner.shape)
+    node.graph.insert_before(node, [
+        ir.node(op, [before, *like.inputs[1:]], domain=like.domain, outputs=[after], name=f"{inner.name}_{what}_{op}")
+        for op, before, after in (("QuantizeLinear", inner, codes), ("DequantizeLinear", codes, reals))])
+    node.replace_input_with(0, reals)
+
+
+def kept_scales(model: ir.Model) -> dict[str, str]:
+    """Tensor behind a Resize that `handed` let keep the scale it reads -> its codes in that scale."""
+    return {str(n.inputs[0].name): str(n.outputs[0].name) for n in model.graph
+            if n.op_type == "QuantizeLinear" and n.inputs[0] is not None and str(n.outputs[0].name) == f"{n.inputs[0].name}_{ON_CODES}_q"}
+
+
+def _rescaling(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node]]:
+    """The QuantizeLinear behind every Resize of codes that have other parameters, and the DequantizeLinear before it."""
+    for node in model.graph:
+        before = node.inputs[0].producer() if node.op_type == "Resize" and node.inputs[0] is not None else None
+        if before is None or before.op_type != "DequantizeLinear":
+            continue
+        for reader, _ in list(node.outputs[0].uses()):
+            if reader.op_type == "QuantizeLinear" and any(not np.array_equal(_array(a), _array(b)) for a, b in zip(before.inputs[1:], reader.inputs[1:], strict=True)):
+                yield reader, before
 
 
 def _cutting(model: ir.Model, job: Job) -> Iterator[tuple[ir.Node, ir.Node]]:

@@ -27,6 +27,9 @@ SPECS = [*names(), "percentile:p=99.9,sided=magnitude", "percentile:p=99.0,sided
          "kl:bins=512", "kl:sides=apart", "mse:steps=8", "lp:p=1.0", "lp:p=4.0", "sqnr:bits=4,clip=3.0", "moving-average:momentum=0.0",
          "extremes:of=median,batch=2", "aciq:shape=laplace", "aciq:shape=gauss", "power-of-two:by=overflow",
          "auto:among=percentile:p=99.0,sided=one/kl:bins=512,sides=apart"]
+BEYOND = "mse:tail=exponential"
+"""May end beyond the data, at twice as much."""
+SPECS.append(BEYOND)
 BY_SAMPLE = ("moving-average", "extremes", "order-preserving")
 """Their answers depend on which values belong to one sample."""
 
@@ -42,7 +45,8 @@ def test_range_stays_inside_the_data_and_holds_zero(text: str, levels: int, symm
     seen = merge(TensorStatistics.of(x) for x in batches)
     found = make(text).range(seen, levels, symmetric)
     low, high = min(float(x.min()) for x in batches), max(float(x.max()) for x in batches)
-    assert min(low, 0.0) <= found.low <= 0.0 <= found.high <= max(high, 0.0)
+    reach = 2.0 if text == BEYOND else 1.0
+    assert reach * min(low, 0.0) <= found.low <= 0.0 <= found.high <= reach * max(high, 0.0)
 
 
 @pytest.mark.parametrize("text", SPECS)
@@ -99,7 +103,8 @@ def test_b04_degenerate_data_give_a_usable_scale(text: str, kind: str) -> None:
     for shape, scheme in itertools.product(((1, 1, -1), (-1, 1), (1, -1)), schemes):
         x = np.array(WHOLES[kind], np.float32).reshape(shape)
         found = make(text).range(TensorStatistics.of(x), scheme.levels, scheme.symmetric)
-        assert min(float(x.min()), 0.0) <= found.low <= 0.0 <= found.high <= max(float(x.max()), 0.0)
+        reach = 2.0 if text == BEYOND else 1.0
+        assert reach * min(float(x.min()), 0.0) <= found.low <= 0.0 <= found.high <= reach * max(float(x.max()), 0.0)
         coded = affine(found, scheme)
         assert np.isfinite(coded.scale) and coded.scale > 0
         with np.errstate(over="ignore"):            # a clipped value may lie more than 3e38 steps away
@@ -133,7 +138,7 @@ def test_b02_unequal_pieces_give_the_range_of_the_flat_values(text: str) -> None
     rng = np.random.default_rng(1)
     pieces = [rng.normal(size=s).astype(np.float32) for s in ((1, 3, 8, 8), (3, 3, 12, 8), (2, 3, 5, 8))]
     merged = merge(TensorStatistics.of(p, first=10 * i) for i, p in enumerate(pieces))
-    if text.split(":")[0] in BY_SAMPLE:             # the samples one by one
+    if text.split(":")[0] in BY_SAMPLE or text == BEYOND:             # the samples one by one
         apart = merge(TensorStatistics.of(p[j : j + 1], first=10 * i + j) for i, p in enumerate(pieces) for j in range(len(p)))
         assert make(text).range(merged, 256) == make(text).range(apart, 256)
     else:
@@ -168,6 +173,7 @@ def test_the_documentation_says_what_it_does_and_where_it_is_from(name: str) -> 
     ("minmax:p=1", InputError, "minmax has no options"),
     ("kl:bins=128", InputError, "bins is 128; with fewer than 512 there are too few thresholds"),
     ("mse:steps=2", InputError, "steps is 2; expected 8 or more"),
+    ("mse:tail=long", InputError, "tail is long; expected seen or exponential"),
     ("kl:sides=both", InputError, "sides is 'both'; known: together, apart"),
     ("lp:p=0.5", InputError, "p is 0.5; expected 1 to 4"),
     ("lp:p=nan", InputError, "p is nan"),

@@ -102,8 +102,8 @@ def test_an_opened_model_gives_the_same_codes_and_shows_a_wrong_layer(tmp_path: 
     for name, model in (("exposed", opened.exposed), ("open", opened.open)):
         qdq.save(model, tmp_path / f"{name}.onnx")
     wanted = reference_outputs(tmp_path / "exposed.onnx", made.samples)
-    feeds = [dict(s) | {n + GIVEN: w[n] for n in opened.codes.values()} for s, w in zip(made.samples, wanted, strict=True)]
-    assert {v.steps for v in furthest(made, opened.codes, wanted, reference_outputs(tmp_path / "open.onnx", feeds)).values()} == {0}
-    feeds[0][opened.codes["b1:int16"] + GIVEN] = np.zeros_like(feeds[0][opened.codes["b1:int16"] + GIVEN])
-    apart = furthest(made, opened.codes, wanted, reference_outputs(tmp_path / "open.onnx", feeds))
+    feeds = [dict(s) | opened.feeds(w) for s, w in zip(made.samples, wanted, strict=True)]
+    assert {v.steps for v in furthest(opened.pairs, wanted, reference_outputs(tmp_path / "open.onnx", feeds)).values()} == {0}
+    feeds[0][opened.pairs["b1:int16"].codes + GIVEN] = np.zeros_like(feeds[0][opened.pairs["b1:int16"].codes + GIVEN])
+    apart = furthest(opened.pairs, wanted, reference_outputs(tmp_path / "open.onnx", feeds))
     assert {k for k, v in apart.items() if v.steps} == {"b1:int8"} and next(iter(apart.values())).sqnr_db < 10.0

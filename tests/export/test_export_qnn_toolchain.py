@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from export_cases import job
-from export_clamps import joined
+from export_forms import enlarged, joined
 from toolchain_marks import toolchain
 
 from qbench import qdq, toolchains
@@ -105,3 +105,10 @@ def test_a_layer_of_another_type_in_what_is_compiled_fails_the_export(tmp_path: 
     monkeypatch.setattr(qdq, "save", spoiled)
     with pytest.raises(ExportMismatch, match=r"c: precision fp16 -> int8"):
         export(hexagon_job({"c": "fp16"}), make("qnn"), tmp_path / "out")
+
+
+def test_a_linear_resize_stays_in_integers(tmp_path: Path) -> None:
+    """Between two scales the provider would take it in FP16."""
+    body = export(hexagon_job(proto=enlarged()), make("qnn"), tmp_path / "out")
+    assert body["read_back"]["differences"] == [] and body["layers"] == {"int8": 3}
+    assert body["simulations"][-1]["lsb"] <= 1.0

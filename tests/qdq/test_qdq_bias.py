@@ -89,6 +89,18 @@ def test_the_means_and_scales_of_b08() -> None:
         assert "weight w: scale widened" in next(found.remarks())
 
 
+@pytest.mark.parametrize("granularity", [Granularity.PER_LAYER, Granularity.PER_CHANNEL])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_bias_and_products_together_stay_in_an_int32_accumulator(kind: str, granularity: Granularity) -> None:
+    """Whatever codes the input has; float arithmetic hides the wrap-around (the HTP simulator was 250 steps off)."""
+    _, found = made(kind, granularity)
+    bias, weight = (np.abs(codes(found, f"{name}_q").astype(np.int64)) for name in "bw")
+    taps = weight.size // bias.size
+    if granularity is Granularity.PER_CHANNEL:                      # per tensor, the one ordinary channel sets the scale
+        assert bias.max() > 2**31 - 1 - 256 * 128 * taps - 4096          # scales are float32
+    assert bias.max() + taps * weight.max() * 255 <= 2**31 - 1
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_without_the_guard_the_bias_clips_and_nothing_else_breaks(kind: str) -> None:
     prepared = prepare(tiny(kind))

@@ -33,7 +33,7 @@ def session(model, device, provider, config):
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    for key, value in {"session.disable_cpu_ep_fallback": "1", **config}.items():      # without it, layers go to the CPU and nobody is told
+    for key, value in {"session.disable_cpu_ep_fallback": "1", "session.disable_double_qdq_remover": "1", **config}.items():      # without it, layers go to the CPU and nobody is told
         options.add_session_config_entry(key, value)
     options.add_provider_for_devices([device], {"backend_path": qnn.get_qnn_htp_path(), **provider})
     return ort.InferenceSession(model, options, disabled_optimizers=[REQUANTIZES])

@@ -1,4 +1,4 @@
-"""A network in which a clamp cuts codes of a scale that it shares."""
+"""Small networks that a provider takes in one form only: a clamp that cuts codes of a shared scale, a Resize between two scales."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def joined(clamp: str, bounds_shape: tuple[int, ...] = ()) -> onnx.ModelProto:
     nodes = [models.node("Conv", ["x", "wa"], ["a0"], "a", pads=[1, 1, 1, 1]), models.node(clamp, ["a0", *bounds], ["a1"], "clamp"),
              models.node("Conv", ["x", "wb"], ["b0"], "b", pads=[1, 1, 1, 1]), models.node("Concat", ["a1", "b0"], ["y"], "join", axis=1)]
     return models.model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 16, 8, 8]}, weights)
+
+
+def enlarged(mode: str = "linear") -> onnx.ModelProto:
+    """Conv, Resize by two, Relu: what the Resize gives has a smaller range than what it reads."""
+    weights = {"w": np.random.default_rng(2).normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32), "twice": np.array([1, 1, 2, 2], np.float32)}
+    nodes = [models.node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]), models.node("Resize", ["c", "", "twice"], ["r"], "larger", mode=mode),
+             models.node("Sigmoid", ["r"], ["y"], "gate")]
+    return models.model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 8, 16, 16]}, weights)
