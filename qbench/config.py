@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ from qbench.errors import ConfigError, nearest
 
 FILE = "qbench.toml"
 PREFIX = "QBENCH_"
+OTHERS = ("QBENCH_CONFIG", "QBENCH_TOOLCHAINS")
+"""Variables that are no keys of the file."""
 PATHS = ("model", "data", "eval_data", "power", "output")
 
 
@@ -152,8 +155,23 @@ def _checked(body: Mapping[str, Any], where: str) -> Settings:
             known = _keys_beside(place)
             meant = nearest(place[-1], known)
             inside = f"[{place[0]}]: " if len(place) > 1 else ""
-            raise ConfigError(f"{where}: {inside}no key {place[-1]!r}; {f'did you mean {meant!r}? ' if meant else ''}known: {', '.join(known)}") from None
+            elsewhere = _table_of(place[-1]) if place[-1] not in known else ""
+            hint = f"it belongs {elsewhere}; " if elsewhere else f"did you mean {meant!r}? " if meant else ""
+            raise ConfigError(f"{where}: {inside}no key {place[-1]!r}; {hint}known: {', '.join(known)}") from None
         raise ConfigError(f"{where}: {'.'.join(place)} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _table_of(key: str) -> str:
+    """Where a key of the file stands, in words; "" for one that stands nowhere."""
+    tables = [f"[{p[0]}]" for p in variables().values() if p[-1] == key and len(p) > 1]
+    return f"into {' or '.join(tables)}" if tables else "at the top, above the tables" if key in Settings.model_fields else ""
+
+
+def misspelled(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that nobody reads -> the one that was probably meant: a variable of ours with a letter or two wrong."""
+    known = variables()
+    near = {v: get_close_matches(v, known, n=1, cutoff=0.88) for v in environment if v.startswith(PREFIX) and v not in known and v not in OTHERS}
+    return {v: found[0] for v, found in near.items() if found}
 
 
 def _keys_beside(place: tuple[str, ...]) -> tuple[str, ...]:

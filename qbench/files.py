@@ -13,24 +13,36 @@ from qbench.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder; on a clean exit it takes the name `path`, on an error it is removed."""
+    """A temporary path in the same folder; on a clean exit it takes the name `path`, on an error it is removed.
+
+    Raises InputError for a place where nothing can be written.
+    """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the name of a file to write")
-    if path.exists() and not path.is_file():                    # /dev/null would become a file
+    if os.path.exists(path) and not os.path.isfile(path):                    # /dev/null would become a file
         raise InputError(f"{path} is no ordinary file, and a rename would put one in its place; give the name of a file to write")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
         if error.errno is not None and (error.filename is None or os.fspath(error.filename) == os.fspath(temporary)):   # a full disk has no name
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from error      # the name that the user knows
+            raise InputError(f"{path} cannot be written: {error.strerror}; make room or get the right to write there, or name another place (-o)") from error
         raise
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path, option: str = "-o") -> None:
+    """Makes a folder and those above it. Raises InputError, with the option that names it, where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        file = next((p for p in (folder, *folder.parents) if os.path.exists(p) and not os.path.isdir(p)), None)      # a name too long makes Path.exists raise
+        raise InputError(f"the folder {folder} cannot be made: {f'{file} is a file' if file else error.strerror}; name another place ({option})") from error
 
 
 def refuse_overwriting(output: Path, **inputs: Path | str | None) -> None:

@@ -5,6 +5,7 @@
     measured    the candidate's JSON, with what a board said    model    name, file, chosen; the file is removed when it is written
     where       answered with uri, experiment, run              finish   result, artifacts, register; answered likewise, with registered
     stop        status, reason
+Every message is followed by an empty line when it is done: a sign of life.
 The end of stdin without finish or stop means that the search was killed.
 """
 
@@ -13,10 +14,15 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any, TextIO
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from qbench.mlflow_writer import Writer
 from qbench.search.ledger import without_password
@@ -50,6 +56,7 @@ class Session:
     def _do(self, do: str, told: dict[str, Any]) -> None:
         if do == "open":
             self.opened = told
+            check_answers(told["uri"])
             self.writer = Writer(told)
         elif self.writer is not None:
             if do == "begin":
@@ -75,6 +82,28 @@ class Session:
             self.take({"do": "stop", "status": "KILLED", "reason": "the search was killed"})
 
 
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "mysql": 3306, "mariadb": 3306}
+"""Of an address that names none."""
+TRIES, PAUSE_S, CONNECT_S = 3, 2.0, 10.0
+
+
+def check_answers(uri: str) -> None:
+    """Raises ConnectionError where no server listens at `uri`: MLflow itself would go on trying for minutes, and its database layer too."""
+    parts = urlsplit(uri)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme not in PORTS or not parts.hostname or (scheme in getproxies() and not proxy_bypass(parts.hostname)):
+        return
+    for left in reversed(range(TRIES)):
+        try:
+            socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), CONNECT_S).close()
+        except OSError as error:
+            if not left:
+                raise ConnectionError(f"no server answers there ({error.strerror or error}): does it run, and is the address right?") from error
+            sleep(PAUSE_S)
+        else:
+            return
+
+
 def main() -> None:
     """Reads ahead, so that the search never waits for MLflow to start; polite, so that it takes only time the search leaves over."""
     if hasattr(os, "nice"):
@@ -91,6 +120,8 @@ def main() -> None:
     session = Session(out)
     while (line := waiting.get()) is not None:
         session.take(json.loads(line))
+        with suppress(OSError):                           # nobody reads: the search was killed, and its run still wants its mark
+            print(file=out, flush=True)
     session.end()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -56,6 +57,8 @@ def mlflow_page(folder: Path | None = None, store: str | None = None, port: int 
     uri = store or _whole(where.get("uri", "")) or default_store()
     if uri.startswith(("http://", "https://")):
         return Page((), f"MLflow on {uri}", uri.rstrip("/"), where.get("experiment", ""))
+    if "://" not in uri and Path(uri).is_file():
+        raise InputError(f"--store {uri}: a database is given as an address: --store sqlite:///{uri}")
     if ":***@" in uri:
         raise InputError(f"{uri}: passwords are not kept in result folders; give the store whole by --store or MLFLOW_TRACKING_URI")
     command = (sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", with_driver(uri), *_artifacts(uri), "--host", HOST, "--port", str(port), "--workers", "1")
@@ -152,9 +155,9 @@ def _answers(process: subprocess.Popen[str], base: str, asked: Sequence[int]) ->
     _drain(process, said)
     while not asked:
         if process.poll() is not None:
-            raise ToolError(f"the server ended at once (exit code {process.returncode}): {''.join(said[-3:]).strip() or 'it said nothing'}")
+            raise ToolError(f"the server ended at once (exit code {process.returncode}): {_reason(said)}")
         if time.monotonic() > patience:
-            raise ToolError(f"the server did not answer on {base} within {START_S:g} s: {''.join(said[-3:]).strip()}")
+            raise ToolError(f"the server did not answer on {base} within {START_S:g} s: {_reason(said)}")
         try:
             with _plain_http().open(base, timeout=2.0):
                 return True
@@ -173,6 +176,21 @@ def _drain(process: subprocess.Popen[str], said: list[str]) -> None:
         process.stderr.close()
 
     threading.Thread(target=read, daemon=True).start()
+
+
+def _reason(said: Sequence[str]) -> str:
+    """What a server died of: the line of its error, where it printed a traceback, else its last words."""
+    errors = [found[1] for line in said if (found := re.match(r"(?:\w+\.)*\w+(?:Error|Exception): *(.+)", line))]
+    return (errors[-1] if errors else "".join(said[-3:])).strip() or "it said nothing"
+
+
+def no_search_yet(page: Page) -> str:
+    """A remark where the page's database does not exist: MLflow makes an empty one, and a user in another folder wonders; else ""."""
+    uri = next((a for a in page.command if a.startswith("sqlite:///")), "")
+    store = Path(uri.removeprefix("sqlite:///"))
+    if not uri or page.experiment is None or store.exists():
+        return ""
+    return f"{store} does not exist yet: the page stays empty until `qbench search` has run here; for a search elsewhere, give its result folder"
 
 
 def _plain_http() -> urllib.request.OpenerDirector:

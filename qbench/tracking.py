@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
 from types import TracebackType
@@ -28,7 +29,9 @@ from qbench.result import Candidate, SearchResult
 STORE = Path("qbench-out") / "mlflow.db"
 """Where runs go, below the working folder, when MLFLOW_TRACKING_URI says nothing else."""
 WAIT_S = 120.0
-"""Longest that the end of a search waits for the last runs to be written."""
+"""Longest that the end of a search waits while nothing more is written."""
+HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+"""To a server that went away, unless the user's environment says otherwise: MLflow's own 7 and 120 s are half an hour."""
 
 AHEAD = 3
 """Models of the front that wait on disk for being logged."""
@@ -88,6 +91,7 @@ class Tracker:
         self._replies: queue.Queue[dict[str, Any]] = queue.Queue()
         self._where: dict[str, str] = {}
         self._open, self._begun = True, False
+        self._heard = 0.0
         self.waited_s = 0.0
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -105,7 +109,7 @@ class Tracker:
         began = perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "qbench.mlflow_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env={**os.environ, **quiet}, start_new_session=True)
+            stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env={**HTTP, **os.environ, **quiet}, start_new_session=True)
         tracker = cls(process, folder)
         tracker._send(do="open", uri=uri, experiment=f"qbench {name}", target=target, folder=str(folder.resolve()),
                       pid=os.getpid(), host=socket.gethostname(), command=command)
@@ -203,17 +207,29 @@ class Tracker:
         began = perf_counter()
         self._send(**message)
         if self._open:
-            try:
-                self._where = {str(k): str(v) for k, v in self._replies.get(timeout=WAIT_S).items()}
-            except queue.Empty:
-                self._where.setdefault("error", f"the tracking process did not answer within {WAIT_S:g} s")
+            if (reply := self._reply()) is not None:
+                self._where = {str(k): str(v) for k, v in reply.items()}
+            else:
+                self._open = False
+                self._process.kill()
+                self._where.setdefault("error", f"nothing was written for {WAIT_S:g} s")
         self.waited_s += perf_counter() - began
         return dict(self._where)
+
+    def _reply(self) -> dict[str, Any] | None:
+        """The next answer; None when the process did nothing for WAIT_S."""
+        began = perf_counter()
+        while (left := max(self._heard, began) + WAIT_S - perf_counter()) > 0.0:
+            with suppress(queue.Empty):
+                return self._replies.get(timeout=left)
+        return None
 
     def _listen(self) -> None:
         assert self._process.stdout is not None, "opened as a pipe"
         for line in self._process.stdout:
-            self._replies.put(json.loads(line))
+            self._heard = perf_counter()
+            if line.strip():
+                self._replies.put(json.loads(line))
         self._replies.put({**self._where, "error": "the tracking process ended early"})
 
     def _close(self) -> None:

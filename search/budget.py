@@ -24,6 +24,8 @@ Loss = Accuracy | ClassAccuracy
 
 ACCEPTED = "accepted are 20ms, 800us, 0.5s, 1.5W, 900mW, 8mJ, 500uJ, 0.01J, 64MB, 512KB, 32MiB, 1GB and 30fps"
 DROP_ACCEPTED = "accepted are 0.5% or 0.5pt (points of a metric in 0..1), 0.005 (the metric's own unit) and 0.5%rel (of the float value)"
+ROUNDING = 1e-12
+"""Of the difference of two accuracies in binary: 0.79 - 0.785 is 0.005 and 4e-17, and 0.5% are kept."""
 WORST = "worst-case"
 """Said behind a limit that also the unfavourable end of an interval must keep."""
 
@@ -213,7 +215,8 @@ class MaxDrop:
 
     def excess(self, accuracy: Loss) -> float:
         """Drop beyond what is allowed, in the metric's own unit; at most 0 when the floor is kept."""
-        return (accuracy.drop_high if self.worst else accuracy.drop) - self.allowed(accuracy.value + accuracy.drop)
+        beyond = (accuracy.drop_high if self.worst else accuracy.drop) - self.allowed(accuracy.value + accuracy.drop)
+        return 0.0 if abs(beyond) <= ROUNDING else beyond
 
     def met_by(self, accuracy: Loss) -> bool:
         return self.excess(accuracy) <= 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from qbench.network import Precision
@@ -83,6 +84,11 @@ def show(budget: Budget, value: float) -> str:
     return budget.show(float(f"{rounded * step:.4g}"))
 
 
+def spaced(quantity: str) -> str:
+    """"92.8 KB" of "92.8KB": a budget's word as a figure in a sentence."""
+    return re.sub(r"(?<=\d)(?=[^\d.])", " ", quantity, count=1)
+
+
 def describe(codes: Codes, problem: Problem, names: Sequence[str]) -> str:
     """"every unit at int8", or how many units have which precision."""
     parts = [str(Precision(names[c])) for c in codes]
@@ -105,15 +111,15 @@ def refusal(problem: Problem, planner: Planner) -> tuple[Binding, Codes, str]:
     names = planner.costs.precisions
 
     def said(b: Budget, i: int) -> str:
-        word = {Kind.LATENCY: "fastest", Kind.RATE: "fastest", Kind.MEMORY: "smallest found"}.get(b.kind, f"least {b.kind}")
-        return f"{word} possible is {show(b, b.value(prices[i]))} at {tried[i][1]} ({describe(tried[i][0], problem, names)})"
+        words = {Kind.LATENCY: "fastest possible", Kind.RATE: "fastest possible", Kind.MEMORY: "smallest found"}.get(b.kind, f"least {b.kind} possible")
+        return f"{words} is {spaced(show(b, b.value(prices[i])))} at {tried[i][1]} ({describe(tried[i][0], problem, names)})"
 
     if broken:
         text = ", ".join(b.text for b, _ in broken)
         possible = "; ".join(said(b, i) for b, i in broken)
     else:
         text = " and ".join(b.text for b in problem.budgets) + " together"
-        possible = "the nearest plan has " + ", ".join(show(b, b.value(prices[close])) for b in problem.budgets)
+        possible = "the nearest plan has " + ", ".join(spaced(show(b, b.value(prices[close]))) for b in problem.budgets)
     return Binding(text, possible, relaxations(problem, planner.costs, planner)), *tried[close]
 
 

@@ -19,6 +19,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qbench.errors import InputError
+from qbench.files import make_folder
 from qbench.search.optuna_driver import HOPELESS, distributions, params, quiet_optuna
 from qbench.search.shared import Evaluations, Seen
 from qbench.search.space import Config, Costs, Space
@@ -128,7 +129,7 @@ def _open(url: str, study_name: str) -> tuple[optuna.Study, optuna.storages.RDBS
     quiet_optuna()
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if url.startswith("sqlite:///"):
-        Path(url.removeprefix("sqlite:///").split("?")[0]).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(url.removeprefix("sqlite:///").split("?")[0]).parent, "--storage")
     for left in reversed(range(TRIES)):
         try:
             storage = optuna.storages.RDBStorage(with_driver(url), engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {})
@@ -137,7 +138,7 @@ def _open(url: str, study_name: str) -> tuple[optuna.Study, optuna.storages.RDBS
         except Exception as error:      # sqlalchemy's and optuna's trees share no base below Exception
             if not left:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise InputError(f"the search's database {without_password(url)} cannot be opened: {reason}. {_cure(error)}") from error
+                raise InputError(f"the search's database {without_password(url)} cannot be opened: {reason}. {_cure(error, url)}") from error
             sleep(PAUSE_S)              # another process may be making the same tables
     raise AssertionError("returned or raised")
 
@@ -153,10 +154,12 @@ def without_password(url: str) -> str:
     return re.sub(r"([?&](?:password|passwd|sslpassword)=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url))
 
 
-def _cure(error: Exception) -> str:
+def _cure(error: Exception, url: str) -> str:
     if isinstance(error, ImportError):
         return "Its driver is missing: pip install 'qbench[databases]'"
-    return "Give another --storage, or remove the file to start anew"
+    if url.startswith("sqlite:///"):
+        return "Give another --storage, or remove the file to start anew"
+    return "Give another --storage, such as sqlite:///study.db or postgresql://user@host/db, of a server that runs"
 
 
 def open_ledger(url: str | None, study_name: str, space: Space) -> Ledger:

@@ -304,11 +304,11 @@ def test_every_refusal_says_what_and_how_to_mend(tmp_path: Path, monkeypatch: py
 
 def test_pictures_without_preprocessing_get_a_suggestion(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"perhaps size=4x5,colour=rgb,.*layout=nchw"):
+    with pytest.raises(DataError, match=r"perhaps --preprocess size=4x5,colour=rgb,.*layout=nchw"):
         read_all(str(tmp_path), ONE)
-    with pytest.raises(DataError, match=r"perhaps size=8x9,colour=gray,.*layout=nhwc") as caught:
+    with pytest.raises(DataError, match=r"perhaps --preprocess size=8x9,colour=gray,.*layout=nhwc") as caught:
         read_all(str(tmp_path), [("x", (None, 8, 9, 1), "float32")])
-    suggestion = str(caught.value).split("perhaps ")[1].split(" (")[0]
+    suggestion = str(caught.value).split("--preprocess ")[1].split(" (")[0]
     batch = read_all(str(tmp_path), [("x", (None, 8, 9, 1), "float32")], parse_preprocessing(suggestion))[0]
     assert batch.feeds["x"].shape == (1, 8, 9, 1)
 

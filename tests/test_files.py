@@ -11,7 +11,7 @@ import pytest
 from models import conv_relu
 
 from qbench.errors import InputError
-from qbench.files import refuse_overwriting, replacing, weight_files, write_text
+from qbench.files import make_folder, refuse_overwriting, replacing, weight_files, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -35,9 +35,17 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     """The error of a write has no file name."""
-    with pytest.raises(OSError, match=r"No space left on device.*goal\.onnx") as found, replacing(tmp_path / "goal.onnx"):
+    with pytest.raises(InputError, match=r"goal\.onnx cannot be written: No space left on device; make room .*-o"), replacing(tmp_path / "goal.onnx"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert found.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_the_file_in_the_way_and_the_option(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(InputError, match=r"the folder .*/a\.txt/b/c cannot be made: .*/a\.txt is a file; name another place \(-o\)"):
+        write_text(tmp_path / "a.txt" / "b" / "c" / "d.html", "x")
+    with pytest.raises(InputError, match=r"File name too long; name another place \(--storage\)"):
+        make_folder(tmp_path / ("x" * 300), "--storage")
 
 
 def test_a_models_external_weights_are_not_overwritten_by_any_output(tmp_path: Path) -> None:

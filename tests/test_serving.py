@@ -14,7 +14,7 @@ from time import monotonic, sleep
 import pytest
 
 from qbench.errors import InputError, ToolError
-from qbench.serving import Page, mlflow_page, optuna_page, serve
+from qbench.serving import Page, mlflow_page, no_search_yet, optuna_page, serve
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -69,6 +69,22 @@ def test_a_server_that_ends_says_why() -> None:
     port = free_port()
     with pytest.raises(ToolError, match="the server ended at once \\(exit code 7\\): no such table"):
         serve(Page((sys.executable, "-c", "import sys; print('no such table', file=sys.stderr); sys.exit(7)"), "MLflow", f"http://127.0.0.1:{port}"), port, print)
+
+
+def test_a_server_that_dies_with_a_traceback_says_the_error_alone() -> None:
+    port = free_port()
+    code = "class StoreException(Exception): pass\nStoreException.__module__ = 'a.b'\nraise StoreException('no such store')"
+    with pytest.raises(ToolError, match=r"^the server ended at once \(exit code 1\): no such store$"):
+        serve(Page((sys.executable, "-c", code), "MLflow", f"http://127.0.0.1:{port}"), port, print)
+
+
+def test_a_store_that_is_not_there_yet_is_told(tmp_path: Path) -> None:
+    page = mlflow_page(store=f"sqlite:///{tmp_path}/mlflow.db")
+    assert "mlflow.db does not exist yet" in no_search_yet(page) and "give its result folder" in no_search_yet(page)
+    (tmp_path / "mlflow.db").touch()
+    assert no_search_yet(page) == "" == no_search_yet(mlflow_page(store="postgresql://h/db")) == no_search_yet(mlflow_page(store="http://tracking:5000"))
+    with pytest.raises(InputError, match=rf"--store sqlite:///{tmp_path}/mlflow\.db"):
+        mlflow_page(store=f"{tmp_path}/mlflow.db")
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -55,6 +55,8 @@ def test_option_beats_variable_beats_file_beats_default(here: Path, capfd: pytes
 @pytest.mark.parametrize(("text", "words"), [
     ('taget = "rk3588"', ["'taget'", "did you mean 'target'?"]), ("[search]\ntrails = 3", ["[search]", "'trails'", "'trials'"]),
     ('[search]\ntrials = "many"', ["search.trials", "'many'", "integer"]), ("target = \nseed = 1", ["not TOML", "line 1"]), ("[serch]\nseed = 1", ["'serch'", "'search'"]),
+    ("trials = 3", ["'trials'", "it belongs into [search]"]), ('scale = "global"', ["it belongs into [search] or [compare]"]),
+    ('[search]\nmodel = "net.onnx"', ["[search]: no key 'model'; it belongs at the top, above the tables"]),
     ('sample = "fashion"\nmodel = "net.onnx"', ["fashion", "net.onnx", "one of the two"])])
 def test_what_is_wrong_in_the_file_is_named(here: Path, capfd: pytest.CaptureFixture[str], text: str, words: list[str]) -> None:
     (here / "qbench.toml").write_text(text)
@@ -131,6 +133,27 @@ def test_the_recorded_command_gives_the_same_settings_again(here: Path) -> None:
     line = options.LINE.text
     (here / "qbench.toml").unlink()
     assert root.commands["search"].make_context("search", shlex.split(line)[2:]).params == first
+
+
+def test_a_misspelled_variable_is_told(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QBENCH_TAGET", "QBENCH_TOOLCHAINS", "QBENCH_TOOLCHAIN_RKNN", "QBENCH_OF_OTHERS"):
+        monkeypatch.setenv(name, "rk3576")
+    assert target_of(capfd) == "rk3588"
+    assert qbench("presets", "medical") == 0
+    assert capfd.readouterr().err == "qbench: nothing reads the environment variable QBENCH_TAGET; did you mean QBENCH_TARGET?\n"
+
+
+@pytest.mark.parametrize("command", ["search", "compare"])
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes_is_refused_at_once(here: Path, capfd: pytest.CaptureFixture[str], command: str, seed: int) -> None:
+    assert qbench(command, "--sample", "fashion", "--seed", seed) == 2
+    assert "--seed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value", "said"), [("--target", "rk3558", "did you mean 'rk3588'?"), ("--budget", "20parsec", "unknown unit 'parsec'")])
+def test_init_checks_what_it_writes(here: Path, capfd: pytest.CaptureFixture[str], option: str, value: str, said: str) -> None:
+    assert qbench("init", option, value) == 2 and said in capfd.readouterr().err
+    assert not (here / "qbench.toml").exists()
 
 
 def test_init_writes_once(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

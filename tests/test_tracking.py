@@ -24,6 +24,7 @@ from models import conv_relu
 from tracked_candidates import candidate, result
 
 from qbench.errors import InputError
+from qbench.mlflow_worker import check_answers
 from qbench.plan import Plan
 from qbench.result import Candidate
 from qbench.tracking import Tracker, check_name, default_store, tracking_text
@@ -288,6 +289,55 @@ def test_a_store_that_cannot_be_opened_does_not_stop_the_search(tmp_path: Path) 
         found = tracker.finish(result(one))
     assert found["run"] == ""
     assert found["error"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql"])
+def test_a_server_that_is_down_is_given_up_at_once_and_named(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qbench.mlflow_worker.PAUSE_S", 0.0)
+    with pytest.raises(ConnectionError, match=r"no server answers there .*does it run"):
+        check_answers(f"{scheme}://127.0.0.1:{free_port()}/x")
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        check_answers(f"{scheme}://127.0.0.1:{listens.getsockname()[1]}/x")
+    check_answers(f"sqlite:///{tmp_path}/m.db")
+    monkeypatch.setenv("http_proxy", "http://proxy.example:1")
+    monkeypatch.setenv("no_proxy", "")
+    check_answers("http://tracking.example:5000")                      # only the proxy can tell
+
+
+WRITER = """
+import sys
+for line in sys.stdin:
+    print()
+    if '"where"' in line and sys.argv[1] == "speaks":
+        print('{"run": "7"}')
+    sys.stdout.flush()
+"""
+
+
+def writer(kind: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_signs_of_life_are_no_answers(tmp_path: Path) -> None:
+    with Tracker(writer("speaks"), tmp_path) as tracker:
+        tracker.note("x")
+        assert tracker.where() == {"run": "7"}
+
+
+def test_a_writer_that_hangs_is_waited_for_once_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qbench.tracking.WAIT_S", 0.1)
+    one, process = [candidate("int8", 0.91, tmp_path)], writer("hangs")
+    with Tracker(process, tmp_path) as tracker:
+        assert tracker.where()["error"] == "nothing was written for 0.1 s"
+        assert process.wait(60) != 0
+        assert tracker.finish(result(one))["error"] == "nothing was written for 0.1 s"
+
+
+def test_the_worker_gives_a_sign_of_life_after_every_message() -> None:
+    told = [{"do": "open", "uri": "nonsense://x", "experiment": "e"}, {"do": "note", "text": "x"}, {"do": "where"}]
+    done = subprocess.run([sys.executable, "-W", "ignore", "-m", "qbench.mlflow_worker"], input="".join(json.dumps(t) + "\n" for t in told), capture_output=True, text=True, check=True)
+    lines = done.stdout.split("\n")
+    assert [bool(line) for line in lines] == [False, False, True, False, False] and "nonsense" in json.loads(lines[2])["error"]
 
 
 def test_the_store_is_below_the_working_folder_unless_the_environment_names_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

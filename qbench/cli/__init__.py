@@ -26,10 +26,10 @@ def anywhere(arguments: list[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the `qbench` command. Returns nothing to the shell but the exit code."""
-    from qbench.cli.app import app
-
     given = anywhere(list(sys.argv[1:] if arguments is None else arguments))
     try:
+        from qbench.cli.app import app
+
         app(args=given, prog_name="qbench", standalone_mode=True)
     except QbenchError as error:
         if "--verbose" in given:

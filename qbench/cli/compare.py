@@ -37,7 +37,7 @@ def command(
     vendor: Annotated[str, typer.Option("--with", help="rknn: also what rknn-toolkit2 itself makes of the network (normal, kl, mmse, auto_hybrid), in its "
                                                        "own simulator.")] = "",
     plan: Annotated[list[Path] | None, typer.Option("--plan", help="A plan to run beside them under --with, e.g. plan.json of a search; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the resampling behind the intervals.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the resampling behind the intervals.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Result folder; default: qbench-out/MODEL-compare.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -28,7 +28,7 @@ def command(
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to compare, the first of the data. At least 3 tell old outputs from wrong ones.")] = 4,
     inner: Annotated[bool, typer.Option("--layers/--no-layers", help="Ask the board for the tensors between the layers too.")] = True,
     search_seconds: Annotated[float, typer.Option("--search-seconds", min=0.0, help="At most so long for each search: the layers alone, and one wrong layer where only outputs are known. What is left out is said.")] = 120.0,
-    stats: Annotated[Path | None, typer.Option("--stats", help="Calibration statistics (`qbench stats -o`): the plan's ranges are held against them; without, against the samples.")] = None,
+    stats: Annotated[Path | None, typer.Option("--stats", help="Calibration statistics (`qbench stats -o`): the plan's ranges are held against them; without, against the samples, and a range too wide is then only a note.")] = None,
     message: Annotated[str | None, typer.Option("--message", "-m", help="Look an error message or a symptom up, in your words or the tool's.")] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Look up what a log file says.")] = None,
     preprocess: PreprocessOption = None,

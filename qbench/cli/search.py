@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def command(
     target: Annotated[str, typer.Option("--target", "-t", help="Chip: see `qbench targets`.")] = "rk3588",
     budget: Annotated[list[str] | None, typer.Option("--budget", "-b", help="Limit with its unit: 20ms, 1.5W, 8mJ, 64MB, 30fps; '20ms worst-case' for the whole interval. May be repeated.")] = None,
-    max_drop: Annotated[str | None, typer.Option("--max-drop", help="Most accuracy that may be lost against float: 0.5% (points) or 0.005.")] = None,
+    max_drop: Annotated[str | None, typer.Option("--max-drop", help="Most accuracy that may be lost against float: 0.5% (points), 0.005 (the metric's own unit) or 0.5%rel (of the float value).")] = None,
     max_class_drop: Annotated[str | None, typer.Option("--max-class-drop", help="Most that any single class may lose, e.g. 2%; none: switch a preset's off.")] = None,
     preset: Annotated[str | None, typer.Option("--preset", help="Product that sets the limits: see `qbench presets`; or a .toml file. Options given beside it win.")] = None,
     power: Annotated[Path | None, typer.Option("--power", help="TOML file of watt readings of your board: energies in watts instead of relative ones.")] = None,
@@ -38,7 +38,7 @@ def command(
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating points to choose from, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Distinct plans to evaluate on the whole evaluation set.")] = 24,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same result.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Same seed, same result.")] = 0,
     strategy: Annotated[str, typer.Option("--strategy", help="Sampler: nsga2, nsga3, tpe, gp, random.")] = "nsga2",
     sensitivity: Annotated[str, typer.Option("--sensitivity", help="How the loss of single units is known before plans are tried: measured, or fisher (from gradients, in torch: a few passes in all).")] = "measured",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,

@@ -42,6 +42,8 @@ class Configured(TyperCommand):
         from qbench import config
 
         settings = config.load(path, os.environ).of(command)
+        for variable, meant in config.misspelled(os.environ).items():
+            options.console().print(f"qbench: nothing reads the environment variable {variable}; did you mean {meant}?", soft_wrap=True, markup=False)
         left_out = {k for g in given for k in GIVES_WAY.get(g, ())}
         if command == "quantize":
             left_out |= {k for g in given if g in HOLDS_ALL for k in settings if k not in HOLDS_ALL[g]}
@@ -91,12 +93,18 @@ def init(
     [bold]qbench init --target rk3588 --model net.onnx --data calib.npz --eval-data val.npz --metric top1 --budget 12ms[/bold]
         from then on: qbench search
     """
+    from qbench import targets
     from qbench.config import written
     from qbench.errors import InputError
     from qbench.files import write_text
+    from qbench.search.budget import Budget
 
-    if output.exists():
+    if os.path.lexists(output):
         raise InputError(f"{output} is there already: change it, or write another one with -o")
+    if target is not None:
+        targets.load(target)
+    for text in budget or ():
+        Budget.parse(text)
     keys = {"target": target, "model": str(model) if model else None, "data": data, "eval_data": eval_data, "metric": metric}
     write_text(output, written(keys, budget or ()))
     if as_json:

@@ -43,6 +43,8 @@ def ui(
     screen = options.console()
     if page.command:
         screen.print(f"starting {page.title} ...", style="dim", soft_wrap=True, markup=False, highlight=False)
+        if remark := serving.no_search_yet(page):
+            screen.print(remark, soft_wrap=True, markup=False, highlight=False)
 
     def opened(address: str) -> None:
         typer.echo(f"{address}{'  (Ctrl-C stops it)' if page.command else ''}")
@@ -74,7 +76,7 @@ def report(
     from qbench.workbench.folder import rewrite_report
 
     if not (folder / "summary.json").is_file():
-        raise InputError(f"{folder}: holds no summary.json; give the result folder of a `qbench search`")
+        raise InputError(f"{folder}: holds no summary.json; give the result folder of a `qbench search`, which writes it at its end")
     path = rewrite_report(folder, output)
     if as_json:
         options.print_json({"file": str(path)})

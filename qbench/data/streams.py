@@ -89,6 +89,7 @@ class FolderDataset:
     inputs: Inputs
     preprocessing: Preprocessing | None
     files: tuple[tuple[Path, int | None], ...]      # path and class
+    classes: tuple[str, ...] = ()                   # names of the sub-folders, empty ones too
 
     @property
     def name(self) -> str:
@@ -125,7 +126,7 @@ class FolderDataset:
         if path.suffix.lower() == ".npy":
             return {self.inputs[0][0]: _load_npy(path)}
         if self.preprocessing is None:
-            raise DataError(f"{path}: pictures need a preprocessing, and none was given; for this model perhaps "
+            raise DataError(f"{path}: pictures need a preprocessing, and none was given; for this model perhaps --preprocess "
                             f"{_suggest(self.inputs[0])} (use the numbers it was trained with)")
         return {self.inputs[0][0]: self.preprocessing.open(path)}
 
@@ -151,8 +152,8 @@ def open_folder(folder: Path, inputs: Inputs, preprocessing: Preprocessing | Non
     """The first `limit` samples of a folder. Raises DataError for a folder without samples, or with samples both beside and inside sub-folders."""
     entries = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     flat = [p for p in entries if p.is_file() and p.suffix.lower() in SUFFIXES]
-    classes = [sorted(q for q in p.iterdir() if q.is_file() and q.suffix.lower() in SUFFIXES and not q.name.startswith("."))
-               for p in entries if p.is_dir()]
+    folders = [p for p in entries if p.is_dir()]
+    classes = [sorted(q for q in p.iterdir() if q.is_file() and q.suffix.lower() in SUFFIXES and not q.name.startswith(".")) for p in folders]
     if flat and any(classes):
         raise DataError(f"{folder}: {flat[0].name} lies beside sub-folders with samples; sub-folders are classes, "
                         "so put every sample into one, or none")
@@ -163,7 +164,7 @@ def open_folder(folder: Path, inputs: Inputs, preprocessing: Preprocessing | Non
         seen = Counter(p.suffix or p.name for p in folder.rglob("*") if p.is_file())
         said = ", ".join(f"{n} x {s}" for s, n in seen.most_common(5)) or "nothing"
         raise DataError(f"{folder}: no sample in it. Wanted {' '.join(SUFFIXES)}, in the folder or one folder per class; found {said}")
-    return FolderDataset(folder, inputs, preprocessing, tuple(files[:limit]))
+    return FolderDataset(folder, inputs, preprocessing, tuple(files[:limit]), () if flat else tuple(p.name for p in folders))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qbench.errors import InputError
+from qbench.files import make_folder
 
 MANIFEST = "manifest.json"
 
@@ -22,7 +23,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path = Path(path).absolute()          # tools run in other folders
     if path.exists() and not (path.is_dir() and ((path / MANIFEST).is_file() or not any(path.iterdir()))):
         raise InputError(f"{path} exists and holds no export ({MANIFEST} is missing): nothing is overwritten; give another name with -o")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -88,13 +90,25 @@ def _export(program: Any, example: tuple[Any, ...] | None) -> ir.Model:
 
     import torch
 
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder, _no_word_of("torch.onnx"):
         warnings.simplefilter("ignore")              # torch's own deprecations: nothing that a user could mend
         path = Path(folder) / "model.onnx"
         torch.onnx.export(program, example or (), str(path), dynamo=True, opset_version=EXPORT_OPSET, verbose=False,
                           external_data=False)
         model = ir.load(path)
     return model
+
+
+@contextmanager
+def _no_word_of(package: str) -> Iterator[None]:
+    """Warnings of a package's logs are left out, such as that torchvision, which nothing here needs, is not installed."""
+    log = logging.getLogger(package)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _external_files(model: ir.Model, folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from qbench.errors import InputError, ModelError
-from qbench.files import replacing
+from qbench.files import make_folder, replacing
 
 BIG_MODEL_BYTES = 1_500_000_000
 """Above this the weights go to a file beside the model: one protobuf holds 2 GB at most."""
@@ -44,7 +44,7 @@ def _save_beside(model: ir.Model, path: Path, data: Path) -> None:
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor) and Path(value.const_value.path).resolve() == data.resolve():
                 raise InputError(f"{path}: its weights would go to {data}, which holds weights of the model itself; write to another folder or name")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix=".qbench-", dir=path.parent) as folder:
         ir.save(model, Path(folder) / path.name, external_data=data.name)
         onnx.checker.check_model(str(Path(folder) / path.name))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +121,11 @@ def _staircase(result: SearchResult) -> tuple[list[float], list[float]]:
     return xs, ys
 
 
+def _corners(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+    """Of the line through a staircase's points: level first, then up."""
+    return [corner for i, (x, y) in enumerate(zip(xs, ys, strict=True)) for corner in ([(x, ys[i - 1])] if i else []) + [(x, y)]]
+
+
 def _span(values: list[float], margin: float = 0.1) -> list[float]:
     low, high = min(values), max(values)
     pad = (high - low) * margin or abs(high) * 0.05 or 1.0
@@ -164,26 +171,54 @@ def _colour_bar(colours: dict[str, Any]) -> dict[str, Any]:
             "marker": {"color": [colours["cmin"]], "showscale": True, "colorbar": bar, **colours}}
 
 
-def _labels(groups: list[_Group], view: dict[str, Any], factor: float) -> dict[str, tuple[str, str]]:
-    """Name of a candidate -> text beside its mark and where it stands. Marks that would write over one another share one text."""
+def _labels(groups: list[_Group], view: dict[str, Any], factor: float, line: Sequence[tuple[float, float]]) -> dict[str, tuple[str, str]]:
+    """Name of a candidate -> text beside its mark and where it stands. Marks that would write over one another share one text.
+
+    line   corners of the front's line, in the axes' units: texts keep off it and off the marks where they can
+    """
     (x0, x1), (y0, y1) = view["xaxis.range"], view["yaxis.range"]
+
+    def share(ms: float, value: float) -> tuple[float, float]:
+        return (ms - x0) / (x1 - x0), (value - y0) / (y1 - y0)
+
+    taken = [share(c.price.latency_ms, c.accuracy.value * factor) for g in groups for c, _ in g.members]
+    for (xa, ya), (xb, yb) in pairwise([share(*corner) for corner in line]):
+        taken += [(xa + (xb - xa) * i / 50, ya + (yb - ya) * i / 50) for i in range(51)]
     placed: list[tuple[float, float, list[str], str]] = []
     for group in groups[::-1]:
         for c, label in group.members:
             if not label:
                 continue
-            x, y = (c.price.latency_ms - x0) / (x1 - x0), (c.accuracy.value * factor - y0) / (y1 - y0)
+            x, y = share(c.price.latency_ms, c.accuracy.value * factor)
             near = next((p for p in placed if abs(p[0] - x) < _APART[0] and abs(p[1] - y) < _APART[1]), None)
             if near is not None:
                 near[2].append(label)
             else:
                 placed.append((x, y, [label], c.name))
-    return {name: ("<br>".join(html.escape(text.plain(label)) for label in labels), f"top {'left' if x > 0.75 else 'right' if x < 0.25 or labels[0] in ('chosen', 'nearest') else 'center'}")
-            for x, _, labels, name in placed}
+    return {name: ("<br>".join(html.escape(text.plain(label)) for label in labels), _spot(x, y, labels, taken)) for x, y, labels, name in placed}
 
 
 _APART = (0.1, 0.07)
 """Shares of the plot's width and height within which two texts would touch."""
+_LETTER, _LINE, _OFF = 0.013, 0.05, 0.02
+"""Of the plot: width of a letter, height of a line, and from a mark's middle to its text; between those on a desk and on a phone."""
+_SPOTS = {"top right": (1, 1), "top left": (-1, 1), "bottom right": (1, -1), "bottom left": (-1, -1), "top center": (0, 1), "bottom center": (0, -1)}
+
+
+def _spot(x: float, y: float, labels: Sequence[str], taken: Sequence[tuple[float, float]]) -> str:
+    """The place beside a mark where its text covers least: plotly's word. `x`, `y` and `taken` are shares of the plot.
+
+    The chosen plan's bars run through it in both directions, so its text stands at a corner.
+    """
+    wide, high = _LETTER * max(map(len, labels)), _LINE * len(labels)
+
+    def covered(spot: tuple[int, int]) -> float:
+        left, low = x + (spot[0] - 1) * wide / 2, y + _OFF if spot[1] > 0 else y - _OFF - high
+        beyond = max(0.0, -left, left + wide - 1.0) + max(0.0, -low, low + high - 1.0)
+        return sum(left <= u <= left + wide and low <= v <= low + high for u, v in taken) + 1000.0 * beyond
+
+    corner = labels[0] in ("chosen", "nearest")
+    return min((name for name, at in _SPOTS.items() if at[0] or not corner), key=lambda name: covered(_SPOTS[name]))
 
 
 def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str, Any], labels: dict[str, tuple[str, str]]) -> dict[str, Any]:
@@ -195,7 +230,7 @@ def _trace(group: _Group, result: SearchResult, factor: float, colours: dict[str
         "text": [labels.get(c.name, ("", ""))[0] for c in members],
         "textposition": [labels.get(c.name, ("", "top center"))[1] for c in members], "cliponaxis": False,
         "hovertext": [_hover(c, result) for c in members], "hoverinfo": "text",
-        "marker": {"symbol": group.symbols(), "size": group.size, "color": energies if colours else _EDGE, **colours,
+        "marker": {"symbol": group.symbols(), "size": group.size, "color": [_EDGE if e is None else e for e in energies] if colours else _EDGE, **colours,
                    "line": {"width": 2 if group.symbol.endswith("-open") else 1, "color": _EDGE}},
     }
     if group.symbol == "star":
@@ -252,7 +287,7 @@ def front_figure(result: SearchResult) -> Figure:
         xs, ys = _staircase(result)
         figure.add_scatter(x=xs, y=[y * scale.factor for y in ys], mode="lines", line={"shape": "hv", "width": 3, "color": "rgba(47,125,225,0.45)"},
                            hoverinfo="skip", name="best accuracy within a latency")
-        colours, labels = _scale_of_energy(drawn), _labels(groups, near, scale.factor)
+        colours, labels = _scale_of_energy(drawn), _labels(groups, near, scale.factor, _corners(xs, [y * scale.factor for y in ys]))
         figure.add_traces([*([_colour_bar(colours)] if colours else []), *(_trace(g, result, scale.factor, colours, labels) for g in groups)])
         figure.update_layout(shapes=_region(limit, everything, scale.factor), updatemenus=_buttons(near, everything),
                              xaxis_range=near["xaxis.range"], yaxis_range=near["yaxis.range"])

@@ -16,6 +16,7 @@ from qbench.metrics import make as make_metric
 from qbench.network import Network
 from qbench.protocols import Dataset, Metric
 from qbench.samples import DEFAULT, Sample, load_sample
+from qbench.workbench.labels import class_notes
 
 FEW = 30
 """Evaluation samples below which an accuracy comes with a warning."""
@@ -90,6 +91,7 @@ def open_case(model: Path | None = None, data: str | None = None, eval_data: str
         warnings = (*warnings, "calibrated and evaluated on the same samples: accuracies are optimistic; give others with --eval-data",)
     warnings = (*warnings, *_few(evaluation))
     chosen = make_metric(metric) if metric else _default_metric(prepared.network, evaluation)
+    warnings = (*warnings, *class_notes(evaluation, prepared.network, chosen))
     if not metric:
         warnings = (*warnings, f"no --metric given: {chosen.name} is used")
     return Case(prepared, calibration, evaluation, chosen, None, warnings, opened(eval_data or data, preprocess, limit))

@@ -16,7 +16,7 @@ from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.errors import InputError, QbenchError
 from qbench.evaluation import OnnxEvaluator
-from qbench.files import write_text
+from qbench.files import make_folder, write_text
 from qbench.graph import PreparedModel
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
@@ -81,7 +81,7 @@ def run_compare(job: CompareJob, progress: Progress = silent) -> Comparison:
     the target does not have, before any work.
     """
     asked = _asked(job)
-    job.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(job.folder)
     return _Run(job, asked, progress).run()
 
 

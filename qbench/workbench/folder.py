@@ -16,7 +16,7 @@ from qbench.calibrators import is_auto
 from qbench.corrections import rewritten
 from qbench.cost import CostTable
 from qbench.coverage import coverage
-from qbench.errors import InputError, ToolError
+from qbench.errors import InputError, QbenchError, ToolError
 from qbench.evaluation import OnnxEvaluator, first_integer
 from qbench.files import write_text
 from qbench.network import Precision
@@ -116,12 +116,14 @@ def _write_report(result: SearchResult, tables: Mapping[str, Any], path: Path) -
 
 def rewrite_report(folder: Path, output: Path | None = None) -> Path:
     """Write report.html again from the files of the folder. Raises InputError when they are not what a search wrote."""
+    path = output or folder / "report.html"
     try:
         result = result_from_dict(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
-        tables = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
-        tables["kernels"], tables["plan_strip"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder}: not a complete result folder ({type(error).__name__}: {error}); run the search again") from error
-    path = output or folder / "report.html"
-    _write_report(result, tables, path)
+        _write_report(result, json.loads((folder / "kernels.json").read_text(encoding="utf-8")), path)
+    except QbenchError:
+        raise
+    except Exception as error:
+        raise InputError(f"{folder}: summary.json and kernels.json are not both what this version of qbench writes at the end of a search "
+                         f"({type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no more is known'}); "
+                         "run the search again") from error
     return path

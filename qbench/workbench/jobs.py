@@ -12,6 +12,7 @@ from qbench import calibrators, targets
 from qbench.cost import CostTable
 from qbench.errors import unknown
 from qbench.evaluation import OnnxEvaluator
+from qbench.files import make_folder
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Progress, silent
@@ -24,12 +25,13 @@ from qbench.workbench.board_loop import Rig, decide, lessons, teach
 from qbench.workbench.case import Case
 from qbench.workbench.costing import unpriced
 from qbench.workbench.folder import finish
+from qbench.workbench.labels import at_chance
 from qbench.workbench.measuring import SAMPLES
 from qbench.workbench.placing import Placing, placing
 from qbench.workbench.plans import schemes_of, statistics_of
 from qbench.workbench.pools import DaskPool, Executor, connected
 from qbench.workbench.precisions import allowed_precisions
-from qbench.workbench.presetting import check_classes, derivation, given, target_of
+from qbench.workbench.presetting import check_classes, derivation, given, loose, target_of
 from qbench.workbench.quantizing import granularity_named
 from qbench.workbench.searching import corrected_makers, plan_maker, with_masks
 from qbench.workbench.second_order import FisherCurvature
@@ -97,7 +99,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
     for precision in wanted or ():
         target.support(precision, toolkit)                       # refused before any work, with the reason (BUG case B24)
     case, network, folder = job.case, job.case.network, job.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = case.sample.name if case.sample else network.name
     with Tracker.start(folder, name, target.name, command=job.command) if job.track else NoTracker() as tracker:
         masks = with_masks(case, target, toolkit, granularity_of(target, toolkit), job.policy, progress)
@@ -130,7 +132,7 @@ def run_search(job: SearchJob, progress: Progress = silent) -> SearchResult:
             found, pricer = decide(rig, pricer, found, problem, lambda c: Plan.load(folder / c.plan))
             tracker.measured([c for c in found.candidates if c.measured])
             found = replace(found, provenance={**found.provenance, **asdict(pricer.target.provenance), "boards": rig.where})
-        told = (*case.warnings, *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
+        told = (*at_chance(evaluator.reference(), network, case.metric), *case.warnings, *loose(limits.max_drop, evaluator.reference()), *statistics.warnings(), *evaluator.warnings, *unpriced(network), *refusals(where, allowed), *notes_of(reasons, target, toolkit, allowed), *found.warnings)
         found = finish(replace(found, warnings=told, mlflow=tracker.where(), preset=derived.to_dict() if derived else {}), folder, case, pricer, evaluator, statistics)
         return replace(found, mlflow=tracker.finish(found, [folder / name for name in ARTIFACTS], front_models(found, folder, case), job.register))
 

@@ -54,6 +54,14 @@ def check_classes(floor: MaxDrop | None, reference: Accuracy) -> None:
                          "topk or accuracy (with labels), or leave this floor out: --max-class-drop none")
 
 
+def loose(floor: MaxDrop | None, reference: Accuracy) -> list[str]:
+    """A warning where the drop that is allowed is more than a metric in 0..1 can lose: percent without its sign, most likely."""
+    if floor is None or floor.relative or floor.limit <= 1.0 or not 0.0 <= reference.value <= 1.0:
+        return []
+    return [(f"max-drop {floor.text} is in the metric's own unit, and {reference.metric} is {reference.value:.4g}: that limits nothing. "
+             f"{floor.text.split()[0]}% are {floor.text.split()[0]} points")]
+
+
 def preset_rows(name: str | None = None, target: str | None = None, model: Path | None = None, power: Path | None = None, toolkit: str | None = None,
                 input_shapes: Shapes | None = None) -> list[dict[str, Any]]:
     """JSON-ready: all presets, or one of them; with its derivation where one or a target is named.

@@ -10,7 +10,7 @@ from typing import Any
 from qbench import calibrators, qdq, targets
 from qbench.corrections import rewritten
 from qbench.coverage import coverage
-from qbench.errors import InputError
+from qbench.errors import InputError, unknown
 from qbench.files import refuse_overwriting
 from qbench.graph import PreparedModel, load_network
 from qbench.plan import Granularity, Plan
@@ -88,11 +88,11 @@ def quantize(model: Path | str | None, output: Path | str, *, progress: Progress
 
 
 def granularity_named(text: str) -> Granularity:
-    """Raises InputError that lists the granularities."""
+    """Raises UnknownName that lists the granularities."""
     try:
         return Granularity(text)
     except ValueError:
-        raise InputError(f"no scale {text!r}; known: {', '.join(Granularity)}") from None
+        raise unknown("scale", text, map(str, Granularity)) from None
 
 
 def schemes_for(target: Target, toolkit: str, activation: str = "", weight: str = "", weight_block: int = 0) -> dict[str, QuantScheme]:

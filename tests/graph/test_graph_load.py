@@ -1,5 +1,6 @@
 """Reading and preparing models: bug cases B17, B20, B21, odd files, torch."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,17 @@ class Small(torch.nn.Module):
         return y
 
 
+class Logs(logging.Handler):
+    """What a package logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_torch_module_and_its_exported_program_load(tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -185,7 +197,13 @@ def test_a_torch_module_and_its_exported_program_load(tmp_path: Path) -> None:
     found = Session(qdq.to_bytes(prepared.model), 1).run({name: example.numpy()})
     assert np.allclose(next(iter(found.values())), expected, atol=1e-5)
     torch.export.save(torch.export.export(module, (example,)), str(tmp_path / "small.pt2"))
-    prepared = load_network(tmp_path / "small.pt2")
+    logs = Logs()
+    logging.getLogger("torch.onnx").addHandler(logs)
+    try:
+        prepared = load_network(tmp_path / "small.pt2")
+    finally:
+        logging.getLogger("torch.onnx").removeHandler(logs)
+    assert logs.said == []                                       # such as that torchvision, which nothing here needs, is not installed
     assert np.allclose(next(iter(Session(qdq.to_bytes(prepared.model), 1).run({prepared.network.inputs[0]: example.numpy()}).values())),
                        expected, atol=1e-5)
 

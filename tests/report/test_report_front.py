@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from finished_search import HOSTILE, NAN, Finished
+from finished_search import HOSTILE, NAN, Finished, candidate
 
 from qbench.report import front_figure
 from qbench.report.front import limits
@@ -122,6 +122,14 @@ def test_without_energy_the_front_is_drawn_in_one_colour(whole: Finished) -> Non
     assert not any(t.marker.showscale for t in front_figure(result).data)
 
 
+def test_a_plan_without_energy_is_drawn_among_those_that_have_one(whole: Finished) -> None:
+    """plotly refuses a missing number among colours."""
+    reference = replace(whole.result.reference, price=replace(whole.result.reference.price, energy_mj=NAN))
+    drawn = traces(replace(whole.result, reference=reference))
+    assert drawn["float reference"]["marker"]["color"] == ["#52514e"]
+    assert drawn["chosen plan"]["marker"]["color"] == traces(whole.result)["chosen plan"]["marker"]["color"]
+
+
 def test_nothing_to_draw_is_an_empty_figure(bare: Finished) -> None:
     figure = front_figure(bare.result)
     assert len(figure.data) == 0
@@ -137,6 +145,24 @@ def test_marks_that_lie_together_share_one_text(whole: Finished) -> None:
     other = replace(there, name="fp16", price=replace(there.price, latency_ms=there.price.latency_ms * 1.001))
     together = traces(replace(r, uniform={**r.uniform, "fp16": other}, candidates=tuple(c for c in r.candidates if c.name != "fp16")))
     assert together["uniform plans"]["text"] == ["all INT8", "all INT16<br>all FP16", ""]
+
+
+@pytest.mark.parametrize(("dx", "dy", "spot"), [(0.5, 0.004, "top left"), (-0.5, 0.004, "top right"), (0.5, -0.004, "top right")])
+def test_the_text_of_the_chosen_plan_keeps_off_other_marks(whole: Finished, dx: float, dy: float, spot: str) -> None:
+    """In the middle of the picture with another plan beside it, above or below, to the right or left. Its bars run through it, so it stands at a corner."""
+    chosen = candidate("c040", 15.0, 0.90, layers={"int8": 24})
+    far = [candidate("int8", 10.0, 0.85, layers={"int8": 24}), candidate("c001", 20.0, 0.80, layers={"int8": 24}), candidate("c002", 10.0, 0.95, layers={"int8": 24})]
+    near = candidate("c003", 15.0 + dx, 0.90 + dy, layers={"int8": 24})
+    result = replace(whole.result, chosen=chosen, front=(), uniform={}, reference=replace(far[1], name="float"), candidates=(*far, near, chosen))
+    assert traces(result)["chosen plan"]["textposition"] == [spot]
+
+
+def test_texts_at_the_rim_stay_inside(whole: Finished) -> None:
+    """The float reference is the slowest here, and all INT8 the fastest."""
+    name = "a precision with a long name"
+    uniform = {name: whole.result.uniform["int8"]}
+    drawn = traces(replace(whole.result, candidates=(), front=(), uniform=uniform))
+    assert drawn["float reference"]["textposition"][0].endswith("left") and drawn["uniform plans"]["textposition"][0].endswith("right")
 
 
 def test_texts_beside_marks_are_escaped(whole: Finished) -> None:

@@ -195,6 +195,14 @@ def test_max_drop_refusals(text: str, said: str) -> None:
     assert str(caught.value).endswith(DROP_ACCEPTED)
 
 
+@pytest.mark.parametrize(("whole", "right", "text"), [(0.79, 0.785, "0.5%"), (0.96, 0.95, "1%"), (0.3, 0.1, "20%"), (0.8, 0.72, "10%rel")])
+def test_a_drop_of_exactly_the_limit_keeps_it(whole: float, right: float, text: str) -> None:
+    """One sample of 200 is half a point, whatever binary makes of the difference."""
+    at = replace(ACCURACY, value=right, drop=whole - right)
+    assert MaxDrop.parse(text).met_by(at)
+    assert not MaxDrop.parse(text).met_by(replace(at, value=right - 1e-6, drop=whole - right + 1e-6))
+
+
 def test_max_drop_absolute_and_relative_to_the_float_value() -> None:
     """The float model is at 0.92: two points lost are 2.17 % of it."""
     assert MaxDrop(0.02).met_by(ACCURACY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from qbench.search.choice import (
     pareto,
     refusal,
     show,
+    spaced,
     unmet_floor,
 )
 from qbench.search.planner import Planner
@@ -203,7 +205,7 @@ def test_a_latency_that_cannot_be_met_names_the_fastest_plan() -> None:
     assert binding.budget == "10us" and op_point == "1000MHz"
     assert codes.tolist() == [0, 0, 0, 0]
     shown = show(p.budgets[0], fastest.latency_ms)
-    assert binding.possible == f"fastest possible is {shown} at 1000MHz (every unit that has a choice at int8)"
+    assert binding.possible == f"fastest possible is {spaced(shown)} at 1000MHz (every unit that has a choice at int8)"
     assert binding.relaxations == (f"{shown} instead of 10us: a plan exists",)
     assert Budget.parse(shown).met_by(fastest)
 
@@ -216,9 +218,15 @@ def test_the_fastest_of_all_operating_points_is_named() -> None:
 
 def test_a_rate_is_refused_in_its_own_words() -> None:
     (binding, codes, _), priced, _ = refused("100000fps")
-    [shown] = [word for word in binding.possible.split() if word.endswith("fps")]
+    [shown] = re.findall(r"[\d.]+ fps", binding.possible)
     assert binding.possible.startswith("fastest possible is ")
     assert Budget.parse(shown).met_by(priced.price(codes[None], "1000MHz")[0])
+
+
+def test_quantities_in_a_sentence_have_a_space_and_read_back() -> None:
+    assert [spaced(t) for t in ("92.8KB", "11.9ms", "1000MHz", "30fps")] == ["92.8 KB", "11.9 ms", "1000 MHz", "30 fps"]
+    binding = refused("1B")[0][0]
+    assert (found := re.match(r"smallest found is ([\d.]+ [KM]?B) at 1000MHz", binding.possible)) and Budget.parse(found[1]).kind is Kind.MEMORY
 
 
 def test_budgets_that_only_fail_together_say_so() -> None:

@@ -57,6 +57,17 @@ def test_without_a_database_it_is_kept_in_memory() -> None:
     assert isinstance(open_ledger(None, "a", SPACE), Memory)
 
 
+@pytest.mark.parametrize(("address", "cure"), [
+    ("sqlite:///{}/file/x/study.db", r"the folder .*/file/x cannot be made: .*/file is a file; name another place \(--storage\)"),
+    ("sqlite:///{}/file", r"file is not a database. Give another --storage, or remove the file"),
+    ("nonsense://x", r"Can't load plugin.*Give another --storage, such as sqlite:///study.db")])
+def test_a_database_that_cannot_be_opened_is_told_with_the_cure(tmp_path: Path, address: str, cure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qbench.search.ledger.PAUSE_S", 0.0)
+    (tmp_path / "file").write_text("no database, and long enough to be told from an empty one: " * 9)
+    with pytest.raises(InputError, match=cure):
+        open_ledger(address.format(tmp_path), "a", SPACE)
+
+
 def test_another_process_reads_every_figure_back(tmp_path: Path) -> None:
     """Not-a-numbers and infinities included; and only from the study of the same name."""
     first = StudyLedger(url(tmp_path), "a", SPACE)

@@ -17,6 +17,7 @@ from qbench.cost import CostTable
 from qbench.errors import BudgetError, PrecisionUnavailable, PresetError, UnknownName
 from qbench.graph import load_network
 from qbench.network import Precision
+from qbench.protocols import Accuracy
 from qbench.samples import load_sample
 from qbench.search import preset as presets
 from qbench.search.budget import Budget, Kind, MaxDrop
@@ -247,6 +248,14 @@ def test_a_product_that_cannot_be_is_refused_with_how_far_it_gets() -> None:
         derived(busy)
     with pytest.raises(PresetError, match=r"preset door-lock allows fp32, and rk3588 with toolkit 2\.5\.0 offers int8, int16, fp16"):
         derived(replace(DOOR, precisions=(Precision.FP32,)))
+
+
+@pytest.mark.parametrize(("text", "metric", "value", "told"), [("5", "top1", 0.9, True), ("1", "top1", 0.9, False), ("0.5%", "top1", 0.9, False), ("5", "sqnr", 31.0, False)])
+def test_a_drop_that_limits_nothing_is_told(text: str, metric: str, value: float, told: bool) -> None:
+    from qbench.workbench.presetting import loose
+
+    reference = Accuracy(metric, value, value, value, 48, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    assert loose(MaxDrop.parse(text), reference) == ([f"max-drop 5 is in the metric's own unit, and {metric} is 0.9: that limits nothing. 5% are 5 points"] if told else [])
 
 
 def test_two_budgets_of_a_kind_are_refused_before() -> None:
