@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from qbench.affine import Scheme
 from qbench.network import Precision
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Accuracy, Price
 from qbench.result import Candidate, SearchResult
+from qbench.target import QuantScheme
+
+W8A16 = {"int16": QuantScheme(Scheme(16, False, False), Scheme(8, True, True), True, 32)}
+"""As on Hexagon: weights of INT16 layers have 8 bits."""
 
 
 def candidate(name: str, value: float, folder: Path, feasible: bool = True) -> Candidate:
-    plan = Plan("ab", "rk3588", "2.3", "1000MHz", "kl", Granularity.PER_CHANNEL, {"a": Precision.INT8, "b": Precision.FP16}, {}, {}, {"name": name})
+    plan = Plan("ab", "rk3588", "2.3", "1000MHz", "kl", Granularity.PER_CHANNEL, {"a": Precision.INT16, "b": Precision.FP16}, W8A16, {}, {"name": name})
     plan.save(folder / "plans" / f"{name}.json")
     accuracy = Accuracy("dice", value, value - 0.01, value + 0.01, 48, 0.93 - value, -0.001, 0.02, 31.0, 0.999, float("nan"), 1.5)
     return Candidate(name, "milp", f"plans/{name}.json", f"key-{name}", "kl", "per-channel", {"int8": 9, "fp16": 3}, accuracy,
