@@ -29,7 +29,7 @@ Each plan's `plan.json` rebuilds its model bit for bit (`qbench quantize MODEL -
 def experiment_tags() -> dict[str, str]:
     """Of a new experiment: its description, and the shared view."""
     state = {"selectedColumns": list(_COLUMNS), "columnOrder": list(_COLUMNS), "columnWidths": _WIDTHS, "orderByKey": "metrics.`accuracy`", "orderByAsc": False,
-             "runsHiddenMode": "SHOWALL"}
+             "runsHiddenMode": "SHOWALL", "runsPinned": []}                # MLflow 3.13 and older: an error page without it
     return {"mlflow.note.content": _ABOUT, "mlflow.experimentKind": "custom_model_development", f"mlflow.sharedViewState.{VIEW}": json.dumps(state)}
 
 

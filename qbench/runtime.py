@@ -65,7 +65,17 @@ def integer_kernels_saturate() -> bool:
     return bool(np.abs(fused - written).max() > 0.02 * np.abs(written).max())
 
 
-def _saturating_model() -> bytes:
+@cache
+def runs_opset(version: int) -> bool:
+    """True where this onnxruntime has QuantizeLinear and DequantizeLinear of that opset: found by loading them."""
+    try:
+        Session(_saturating_model(version), 1)
+    except ModelError:
+        return False
+    return True
+
+
+def _saturating_model(opset: int = 17) -> bytes:
     """Q -> DQ -> Conv(64 x 1x1, all weights 127) -> Q -> DQ: 255 * 127 * 2 leaves 16 bit."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -82,6 +92,6 @@ def _saturating_model() -> bytes:
              helper.make_node("QuantizeLinear", ["c", "sy", "zx"], ["cq"]), helper.make_node("DequantizeLinear", ["cq", "sy", "zx"], ["y"])]
     graph = helper.make_graph(nodes, "saturation", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64, 4, 4])],
                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4, 4])], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     data: bytes = model.SerializeToString()
     return data

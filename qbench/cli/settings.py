@@ -26,10 +26,11 @@ class Configured(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         first = super().make_context(info_name, list(args), parent, resilient_parsing=True)       # only to see what was given
-        given = {str(p.name) for p in self.params if p.name and str(first.get_parameter_source(p.name)).endswith("COMMANDLINE")}
+        given = {str(p.name) for p in self.params if p.name and getattr(first.get_parameter_source(p.name), "name", None) == "COMMANDLINE"}
         used: dict[str, Any] = {}
         if "help" not in given and not {"-h", "--help"} & set(args):
-            used = self._defaults(str(info_name), given, parent.params.get("config") if parent else None)
+            named = parent.params.get("config") if parent else None                              # text or a Path, as the version of typer has it
+            used = self._defaults(str(info_name), given, Path(named) if named else None)
         takes = {str(p.name): p for p in self.params}
         options.LINE.text = spelled(str(info_name), [(takes[k], v) for k, v in used.items()], args)
         extra["default_map"] = {k: (v,) if getattr(takes[k], "multiple", False) and isinstance(v, str) else v for k, v in used.items()}

@@ -33,7 +33,8 @@ from qbench.network import Network
 
 LOWEST_OPSET = 13      # QuantizeLinear and DequantizeLinear know `axis` since 13 (BUG case B17)
 RAISED_OPSET = 17
-HIGHEST_OPSET = 27     # onnxruntime 1.32 runs operators of 28, but has no QuantizeLinear of it
+COMMON_OPSET = 26      # every onnxruntime from 1.28 on runs it
+HIGHEST_OPSET = 27     # onnxruntime 1.32 runs operators of 28, but has no QuantizeLinear of it; 1.31 and older do not know 27
 SCAN_OPSET = 9
 EVEN_SPLIT_OPSET = 18  # Split has `num_outputs` since; before, it makes even parts of as many outputs as it has
 LOWEST_IR = 8
@@ -182,11 +183,13 @@ def _name_nodes(model: ir.Model) -> None:
 
 
 def _raise_opset(model: ir.Model) -> None:
+    from qbench import runtime
+
     version = model.opset_imports.get("", 0)
     if version == 0:
         raise ModelError("the model imports no standard ONNX operator set; re-export it with opset 13 or later")
-    if version > HIGHEST_OPSET:
-        raise ModelError(f"the model has opset {version}, for which onnxruntime has no QuantizeLinear yet; export it with opset {HIGHEST_OPSET} or lower")
+    if version > COMMON_OPSET and version > (highest := HIGHEST_OPSET if runtime.runs_opset(HIGHEST_OPSET) else COMMON_OPSET):
+        raise ModelError(f"the model has opset {version}, for which this onnxruntime has no QuantizeLinear; export it with opset {highest} or lower")
     if version >= LOWEST_OPSET:
         return
     if version < SCAN_OPSET and (scan := next((n for n in model.graph.all_nodes() if n.op_type == "Scan"), None)):
