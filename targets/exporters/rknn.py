@@ -19,7 +19,7 @@ from qbench.export import QDQ, Consent, Job, Produced, Simulated, simulated
 from qbench.export.comparing import judged_by_float
 from qbench.network import Precision
 from qbench.protocols import Progress
-from qbench.targets.exporters.rknn_announced import announced, casts
+from qbench.targets.exporters.rknn_announced import announced
 from qbench.targets.exporters.rknn_file import read_rknn
 from qbench.targets.exporters.rknn_keys import Keyed, keyed, observed
 from qbench.targets.exporters.rknn_log import analysis_in, folded, parse, rewrites
@@ -233,7 +233,7 @@ class _RangedPath(_Path):
 
     def hand_over(self) -> None:
         self.ranged: Ranged = ranged_form(self.job)
-        self.consent, self.names = {**self.ranged.consent, **casts(self.job)}, self.ranged.names
+        self.consent, self.names = self.ranged.consent, self.ranged.names
         qdq.save(self.ranged.model, self.folder / HANDED)
 
     def build(self, python: Path, progress: Progress) -> Produced:

@@ -10,19 +10,17 @@ LAST = "the toolkit computes a Softmax at the end of the network in FP16, and wh
 POOLED = "the toolkit's pass adjust_avgpool gives a pool the scale of what it reads"
 
 
-def casts(job: Job) -> dict[str, Consent]:
-    """Of the Casts that the plan keeps in float for readers that take codes of 8 bits."""
-    return {k.name: Consent(Layer(Precision.INT8), CAST) for k in job.prepared.network.kernels
-            if k.op == "Cast" and job.demanded.layers[k.name].precision.is_float and any(f"{t}:int8" in job.demanded.tensors for t in k.outputs)}
-
-
 def announced(job: Job, actual: Contents) -> dict[str, Consent]:
-    """Integer layers around the last Softmax that came out in FP16, and pools that came out with their input's scale."""
+    """Integer layers around the last Softmax that came out in FP16, float Casts whose result is stored as the codes their readers take, and pools
+    that came out with their input's scale."""
     network, found = job.prepared.network, {}
     for kernel in network.kernels:
         have = actual.layers.get(kernel.name)
         if have is not None and have.precision is Precision.FP16 and not job.demanded.layers[kernel.name].precision.is_float and _last(job, kernel):
             found[kernel.name] = Consent(Layer(Precision.FP16), LAST)
+        if (kernel.op == "Cast" and have is not None and have.precision is Precision.INT8 and job.demanded.layers[kernel.name].precision.is_float
+                and any(f"{t}:int8" in job.demanded.tensors for t in kernel.outputs)):
+            found[kernel.name] = Consent(Layer(Precision.INT8), CAST)
         if kernel.op in ("AveragePool", "GlobalAveragePool"):
             key, source = f"{kernel.outputs[0]}:int8", f"{kernel.inputs[0]}:int8"
             before, behind, wanted = actual.tensors.get(source, job.demanded.tensors.get(source)), actual.tensors.get(key), job.demanded.tensors.get(key)

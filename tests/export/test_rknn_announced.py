@@ -58,3 +58,14 @@ def test_any_other_layer_in_fp16_is_a_fault(proto: onnx.ModelProto, floats: tupl
 
 def test_a_pool_may_have_the_scale_of_what_it_reads_and_no_other() -> None:
     assert read(classifier(), (), pooled=True) == ()
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP16])
+def test_a_float_cast_for_readers_of_codes_may_be_stored_as_either(precision: Precision) -> None:
+    nodes = [models.node("Cast", ["x"], ["i"], "whole", to=onnx.TensorProto.INT32), models.node("Cast", ["i"], ["c"], "back", to=onnx.TensorProto.FLOAT),
+             models.node("Mul", ["c", "x"], ["y"], "product")]
+    job = job_for("rk3588", proto=models.model(nodes, {"x": [1, 8]}, {"y": [1, 8]}, {}))
+    assert job.demanded.layers["back"].precision is Precision.FP16 and "c:int8" in job.demanded.tensors
+    layers = {**job.demanded.layers, "back": dataclasses.replace(job.demanded.layers["back"], precision=precision)}
+    actual = Contents(layers, job.demanded.tensors, "stand-in")
+    assert not differences(job.demanded, actual, consent=announced(job, actual))
