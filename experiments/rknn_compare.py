@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.utils
 
 from qbench.comparison import VendorRow, beaten
 
 NETWORKS = ("fashion", "blazeface", "brain", "ppocr_cls", "posenet", "minilm")
 SLOW = ("posenet", "minilm")
 """Without AdaRound, which takes half an hour there."""
+AT_LOGITS = ("ppocr_cls",)
+"""Judged in front of its Softmax: of probabilities that are 1 in float, decibels are those of one or two samples."""
 CALIBRATED, JUDGED, SEARCHED, TRIALS = 32, 32, 16, 12
 CORRECTED = ("-c", "cle", "-c", "bias")
 TARGET = "rk3588"
@@ -47,6 +51,7 @@ def rows_of(zoo: Path, name: str, work: Path) -> list[VendorRow]:
     for part, source, first, count in (("calibration", "calibration", 0, CALIBRATED), ("judged", "evaluation", 0, JUDGED), ("searched", "evaluation", JUDGED, SEARCHED)):
         with np.load(here / f"{source}.npz") as stored:
             np.savez(work / f"{part}.npz", **{k: stored[k][first:first + count] for k in stored.files})
+    model = logits(here / "model.onnx", work / "logits.onnx") if name in AT_LOGITS else here / "model.onnx"
     data = ("--data", work / "calibration.npz", *shapes)
     sqnr = ("--metric", "sqnr")
     plans = []
@@ -54,17 +59,25 @@ def rows_of(zoo: Path, name: str, work: Path) -> list[VendorRow]:
     for label in (n for n in steps if n != "adaround" or name not in SLOW):
         try:
             if label in ("searched", "mixed"):
-                searched(here / "model.onnx", shapes, (*data, "--eval-data", work / "searched.npz", *sqnr), work, label)
+                searched(model, shapes, (*data, "--eval-data", work / "searched.npz", *sqnr), work, label)
             else:
-                qbench("quantize", here / "model.onnx", *data, "--target", TARGET, "--calibrator", CALIBRATORS[-1], *steps[label], "-o", work / f"{label}.onnx",
+                qbench("quantize", model, *data, "--target", TARGET, "--calibrator", CALIBRATORS[-1], *steps[label], "-o", work / f"{label}.onnx",
                        "--save-plan", work / f"{label}.json")
             plans += ["--plan", work / f"{label}.json"]
         except RuntimeError as error:
             print(f"{name}, {label}: {error}", file=sys.stderr, flush=True)
-    body = qbench("compare", here / "model.onnx", *data, "--eval-data", work / "judged.npz", *sqnr, "--target", TARGET, *(a for c in CALIBRATORS for a in ("--calibrator", c)), "--scale", "per-channel",
+    body = qbench("compare", model, *data, "--eval-data", work / "judged.npz", *sqnr, "--target", TARGET, *(a for c in CALIBRATORS for a in ("--calibrator", c)), "--scale", "per-channel",
                   "--with", "rknn", *plans, "-o", work / "compare", "--json")
     (work / "compare.json").write_text(json.dumps(body), encoding="utf-8")
     return [VendorRow(**{**row, "sqnr_db": float("inf") if row["sqnr_db"] is None else row["sqnr_db"], "on_cpu": tuple(row["on_cpu"])}) for row in body["vendor"]]
+
+
+def logits(model: Path, cut: Path) -> Path:
+    """`cut`: the model without the Softmax at its end."""
+    graph = onnx.load(model).graph
+    last = next(n for n in graph.node if n.op_type == "Softmax" and n.output[0] == graph.output[0].name)
+    onnx.utils.extract_model(str(model), str(cut), [v.name for v in graph.input], [last.input[0]])
+    return cut
 
 
 def searched(model: Path, shapes: list[str], data: tuple[Any, ...], work: Path, label: str) -> None:

@@ -54,7 +54,8 @@ def simulated(job: Job, what: str, reference: Path, outputs: Sequence[Mapping[st
 
     by_vendor   the outputs are kept for `qbench diagnose`; False where onnxruntime itself made them, which proves nothing about the vendor's tool
     limit_lsb   is widened by twice what separates onnxruntime's own two ways, as written and with integer kernels: in deep networks sums that
-                fall on a rounding tie go either way, and travel on. Where this CPU's integer kernels saturate, that cannot be known: no limit in steps
+                fall on a rounding tie go either way, and travel on. That says little where they lie far apart, so the outputs must then lie as near
+                to the float network as the plan's Q/DQ model does. Where this CPU's integer kernels saturate, no limit in steps can be known
     """
     steps = output_steps(job)
     if by_vendor:
@@ -66,7 +67,8 @@ def simulated(job: Job, what: str, reference: Path, outputs: Sequence[Mapping[st
         if spread is None:
             limit_lsb, least_sqnr_db, note = None, SATURATED_SQNR_DB, "this CPU's integer kernels saturate: steps cannot be judged"
         elif spread:
-            limit_lsb, note = limit_lsb + 2 * spread, f"onnxruntime's own two ways lie {spread:.3g} steps apart on this network"
+            near, figures = _as_near_to_float(job, outputs, wanted)
+            limit_lsb, note = limit_lsb + 2 * spread if near else limit_lsb, f"onnxruntime's own two ways lie {spread:.3g} steps apart on this network; {figures}"
     return Simulated(what, round(lsb, 3) if steps else None, sqnr, limit_lsb, least_sqnr_db, note)
 
 
@@ -75,15 +77,21 @@ def judged_by_float(job: Job, found: Simulated, reference: Path, outputs: Sequen
 
     Two networks that are both coarse lie far apart wherever they round differently. why   they do, in words
     """
-    from qbench.runtime import Session
-
     if not found.fails or not found.sqnr_db > NOT_RELATED_DB:
         return found
+    near, figures = _as_near_to_float(job, outputs, reference_outputs(reference, job.samples))
+    note = f"{figures}: {why}"
+    return replace(found, limit_lsb=None, least_sqnr_db=None, note=note) if near else replace(found, note=note)
+
+
+def _as_near_to_float(job: Job, outputs: Sequence[Mapping[str, Array]], planned: Sequence[Mapping[str, Array]]) -> tuple[bool, str]:
+    """Whether `outputs` lie as near to the float network as those of the plan's Q/DQ model, and both distances in words."""
+    from qbench.runtime import Session
+
     session = Session(qdq.to_bytes(job.prepared.model))
     wanted = [session.run(s) for s in job.samples]
-    theirs, plan = nearness(wanted, outputs), nearness(wanted, reference_outputs(reference, job.samples))
-    note = f"{theirs:.1f} dB from the float network, the plan's Q/DQ model {plan:.1f} dB: {why}"
-    return replace(found, limit_lsb=None, least_sqnr_db=None, note=note) if theirs > plan - ROUNDED_ELSEWHERE_DB else replace(found, note=note)
+    theirs, plan = nearness(wanted, outputs), nearness(wanted, planned)
+    return theirs > plan - ROUNDED_ELSEWHERE_DB, f"{theirs:.1f} dB from the float network, the plan's Q/DQ model {plan:.1f} dB"
 
 
 def nearness(wanted: Sequence[Mapping[str, Array]], got: Sequence[Mapping[str, Array]]) -> float:
