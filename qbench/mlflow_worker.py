@@ -24,8 +24,8 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from qbench.addresses import without_password
 from qbench.mlflow_writer import Writer
-from qbench.search.ledger import without_password
 
 
 class Session:

@@ -17,9 +17,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from qbench.addresses import with_driver
 from qbench.mlflow_view import candidate_name, experiment_tags, search_name, search_note
 from qbench.processes import alive
-from qbench.search.ledger import with_driver
 
 FACTS = ("calibrator", "granularity", "op_point", "origin", "plan_key")
 NUMBERS = ("accuracy", "accuracy_low", "accuracy_high", "drop", "drop_low", "drop_high", "sqnr_db", "cosine", "kl", "samples",

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from qbench.addresses import with_driver, without_password
 from qbench.errors import InputError, ToolError
 from qbench.mlflow_view import VIEW
-from qbench.search.ledger import with_driver, without_password
 from qbench.tracking import STORE, default_store
 
 HOST = "127.0.0.1"

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qbench.addresses import with_driver, without_password
 from qbench.errors import InputError
 from qbench.files import make_folder
 from qbench.search.optuna_driver import HOPELESS, distributions, params, quiet_optuna
@@ -33,8 +33,6 @@ FINISHED = -1
 """And the one under which it is kept who writes a candidate's trial."""
 TRIES, PAUSE_S = 3, 0.3
 """To open a database: of two processes that make its tables at the same moment one fails once."""
-DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
-"""Of a URL that names no driver."""
 
 
 class Ledger(Protocol):
@@ -141,17 +139,6 @@ def _open(url: str, study_name: str) -> tuple[optuna.Study, optuna.storages.RDBS
                 raise InputError(f"the search's database {without_password(url)} cannot be opened: {reason}. {_cure(error, url)}") from error
             sleep(PAUSE_S)              # another process may be making the same tables
     raise AssertionError("returned or raised")
-
-
-def with_driver(url: str) -> str:
-    """The URL with the driver that qbench[databases] installs, where it names none."""
-    scheme, colon, rest = url.partition(":")
-    return DRIVERS.get(scheme, scheme) + colon + rest
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be printed."""
-    return re.sub(r"([?&](?:password|passwd|sslpassword)=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url))
 
 
 def _cure(error: Exception, url: str) -> str:

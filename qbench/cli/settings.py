@@ -73,7 +73,7 @@ def spelled(command: str, used: Sequence[tuple[Any, Any]], given: Sequence[str])
             words += [w for v in values for w in (parameter.opts[0], v)]
     words += given
     if any("://" in w for w in words):
-        from qbench.search.ledger import without_password
+        from qbench.addresses import without_password
 
         words = [",".join(map(without_password, re.split(r",(?=\w+://)", w))) for w in words]                # boards come several in a word
     return shlex.join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -30,7 +31,8 @@ def read(proto: onnx.ModelProto) -> ir.Model:
 
 
 def test_each_rewrite_is_described_and_has_cases_for_and_against() -> None:
-    assert len(REWRITES) >= 25
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"| {len(REWRITES)} rewrites of what" in readme
     for name, rewrite in REWRITES.items():
         assert rewrite.text.endswith(".") and rewrite.becomes and (rewrite.ops or name == "lower-operator-set") and re.fullmatch(r"[a-z0-9-]+", name)
         assert (rewrite.tolerance > 0) or rewrite.exactness is Exactness.E

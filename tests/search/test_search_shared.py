@@ -17,11 +17,12 @@ import pytest
 from fake_search import FakeEvaluator, answer, chain, costs, like_brain, resumable
 from sqlalchemy import Engine, create_engine
 
+from qbench.addresses import with_driver, without_password
 from qbench.errors import ModelError, QbenchError
 from qbench.plan import Plan
 from qbench.protocols import Accuracy
 from qbench.search import shared
-from qbench.search.ledger import StudyLedger, with_driver, without_password
+from qbench.search.ledger import StudyLedger
 from qbench.search.run import run
 from qbench.search.shared import Evaluations, Seen
 
