@@ -45,32 +45,6 @@ def make_folder(folder: Path, option: str = "-o") -> None:
         raise InputError(f"the folder {folder} cannot be made: {f'{file} is a file' if file else error.strerror}; name another place ({option})") from error
 
 
-def refuse_overwriting(output: Path, **inputs: Path | str | None) -> None:
-    """Raises InputError when `output` is one of the files that the job reads, those with a model's weights among them; `inputs` by what the
-    user calls them."""
-    goal = Path(output).resolve()
-    for name, source in inputs.items():
-        if source is None:
-            continue
-        if Path(source).resolve() == goal:
-            raise InputError(f"the output {output} is the {name.replace('_', ' ')} itself and would destroy it; give another name")
-        if goal.is_file() and goal in weight_files(Path(source)):
-            raise InputError(f"the output {output} holds weights of {source} and would destroy them; give another name")
-
-
-def weight_files(model: Path) -> list[Path]:
-    """Files beside an ONNX model that hold its weights; none for anything else."""
-    if model.suffix.lower() != ".onnx" or not model.is_file():
-        return []
-    import onnx
-
-    try:
-        held = onnx.load(model, load_external_data=False).graph.initializer
-    except Exception:      # noqa: BLE001  whatever protobuf raises: who reads the model says what is wrong with it
-        return []
-    return sorted({(model.parent / e.value).resolve() for tensor in held for e in tensor.external_data if e.key == "location"})
-
-
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

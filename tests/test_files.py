@@ -6,12 +6,14 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from models import conv_relu
 
 from qbench.errors import InputError
-from qbench.files import make_folder, refuse_overwriting, replacing, weight_files, write_text
+from qbench.files import make_folder, replacing, write_text
+from qbench.modelfiles import refuse_overwriting, weight_files
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -57,3 +59,17 @@ def test_a_models_external_weights_are_not_overwritten_by_any_output(tmp_path: P
     refuse_overwriting(tmp_path / "other.bin", model=tmp_path / "net.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"\xff" * 40)
     assert weight_files(tmp_path / "broken.onnx") == [] == weight_files(tmp_path / "w.bin")
+
+
+def test_weights_inside_a_body_or_an_attribute_are_the_models_too(tmp_path: Path) -> None:
+    value = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "held")
+    (tmp_path / "w.bin").write_bytes(value.raw_data)
+    onnx.external_data_helper.set_external_data(value, "w.bin")
+    value.ClearField("raw_data")
+    made = onnx.helper.make_node("Constant", [], ["y"], "made", value=value)
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])
+    branch = onnx.helper.make_graph([made], "branch", [], [out])
+    choice = onnx.helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch)
+    graph = onnx.helper.make_graph([choice], "g", [onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])], [out])
+    (tmp_path / "net.model").write_bytes(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString())
+    assert weight_files(tmp_path / "net.model") == [(tmp_path / "w.bin").resolve()]

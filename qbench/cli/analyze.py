@@ -42,7 +42,7 @@ def command(
     Gains in the verdict are measured: each proposal is written as a model and run on the same samples.
     """
     from qbench import terminal
-    from qbench.files import refuse_overwriting
+    from qbench.modelfiles import refuse_overwriting
     from qbench.report.analysis_page import write_analysis
     from qbench.report.analysis_terminal import error_table, headline, hidden_rows, verdict_list
     from qbench.workbench.analyzing import analyze_plan, open_subject

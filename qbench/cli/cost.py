@@ -61,7 +61,7 @@ def command(
                         thermal_resistance, heat_capacity)
     rows = cost_of(model, target or ["rk3588"], precision or ["int8"], asked)
     if out:
-        from qbench.files import refuse_overwriting
+        from qbench.modelfiles import refuse_overwriting
         from qbench.report.cost_page import write_cost
 
         refuse_overwriting(out, model=model, plan=plan, power=power)

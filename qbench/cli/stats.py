@@ -10,7 +10,7 @@ import typer
 from qbench.cli import options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ValuesOption
 from qbench.errors import InputError
-from qbench.files import refuse_overwriting
+from qbench.modelfiles import refuse_overwriting
 
 
 def command(

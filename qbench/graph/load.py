@@ -7,7 +7,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx_ir as ir
 from qbench.errors import ModelError
 from qbench.files import sha256
 from qbench.graph.archive import refuse_code
+from qbench.modelfiles import external_files, file_key
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ def read(source: Path | str | ir.Model) -> tuple[ir.Model, str, str]:
         raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {_first_line(error)})") from error
     if len(model.graph) == 0 and not model.graph.outputs:
         raise ModelError(f"{path}: the file holds no graph; is it an ONNX model?")
-    return model, path.stem, _key_with_external(path, _external_files(model, path.parent))
+    return model, path.stem, file_key(path, external_files(model, path.parent))
 
 
 def from_exported_program(path: Path) -> ir.Model:
@@ -109,50 +110,6 @@ def _no_word_of(package: str) -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-def _external_files(model: ir.Model, folder: Path) -> list[Path]:
-    """Files that hold the weights. Raises ModelError for one that is missing, too short, or not inside `folder`."""
-    found: dict[Path, None] = {}
-    for name, tensor in _tensors(model):
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        location = str(tensor.location)
-        if PurePosixPath(location).is_absolute() or Path(location).is_absolute() or ".." in PurePosixPath(location).parts:
-            raise ModelError(f"{name} keeps its data in {location!r}, outside the model's folder; "
-                             "external data must lie beside the model under a relative name")
-        path = folder / location
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(f"{name}: {location!r} is a link that leaves the model's folder")
-        if not path.is_file():
-            raise ModelError(f"{name}: its data file {path} is missing; copy it beside the model")
-        end = (tensor.offset or 0) + tensor.nbytes
-        if end > path.stat().st_size:
-            raise ModelError(f"{name}: its data should reach to byte {end} of {path}, which has {path.stat().st_size}; "
-                             "the copy is not complete, copy it again")
-        found[path] = None
-    return list(found)
-
-
-def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Words for a constant, and its data: initializers and attributes, in bodies and functions too."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield f"initializer {value.name!r}", value.const_value
-    for node in (*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield f"attribute {attribute.name!r} of node {node.name!r}", attribute.as_tensor()
-
-
-def _key_with_external(path: Path, external: list[Path]) -> str:
-    if not external:
-        return sha256(path)
-    digest = hashlib.sha256(sha256(path).encode())
-    for other in sorted(external):
-        digest.update(sha256(other).encode())
-    return digest.hexdigest()
 
 
 def _key_of_model(model: ir.Model) -> str:

@@ -186,9 +186,9 @@ def _key(model: Path | str | bytes | ir.Model) -> str:
     if isinstance(model, bytes):
         return hashlib.sha256(model).hexdigest()
     if isinstance(model, Path | str):
-        from qbench.files import sha256
+        from qbench.modelfiles import file_key, weight_files
 
-        return sha256(Path(model))
+        return file_key(Path(model), weight_files(Path(model)))
     import onnx_ir as ir
 
     return hashlib.sha256(ir.to_proto(model).SerializeToString(deterministic=True)).hexdigest()

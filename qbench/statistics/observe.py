@@ -21,6 +21,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from qbench.errors import InputError, ModelError
+from qbench.modelfiles import external_files
 from qbench.statistics.feeds import Expected
 from qbench.statistics.stages import Stage, stages
 
@@ -86,7 +87,13 @@ def _copy(source: Source) -> ir.Model:
     try:
         if isinstance(source, ir.Model):
             return source.clone()
-        return ir.from_proto(onnx.load_model_from_string(source)) if isinstance(source, bytes) else ir.load(source)
+        if isinstance(source, bytes):
+            return ir.from_proto(onnx.load_model_from_string(source))
+        model = ir.load(source)
+        external_files(model, Path(source).parent)
+        return model
+    except ModelError:
+        raise
     except Exception as error:                                      # protobuf and onnx_ir raise many kinds here
         name = "model" if isinstance(source, bytes | ir.Model) else source
         raise ModelError(f"{name}: not a readable ONNX file ({type(error).__name__}: {str(error)[:200]})") from error

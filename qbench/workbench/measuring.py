@@ -14,10 +14,10 @@ import onnx_ir as ir
 from qbench.board import Board, Measurement, Request
 from qbench.data.arrays import load_npz
 from qbench.errors import InputError
-from qbench.files import refuse_overwriting
 from qbench.graph import load_network
 from qbench.graph.load import read
 from qbench.graph.quantized import is_quantized
+from qbench.modelfiles import refuse_overwriting
 from qbench.protocols import Array, Progress, silent
 from qbench.targets.boards import open_board
 from qbench.targets.boards.meter import metered

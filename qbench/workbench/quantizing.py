@@ -11,8 +11,8 @@ from qbench import calibrators, qdq, targets
 from qbench.corrections import rewritten
 from qbench.coverage import coverage
 from qbench.errors import InputError, unknown
-from qbench.files import refuse_overwriting
 from qbench.graph import PreparedModel, load_network
+from qbench.modelfiles import refuse_overwriting
 from qbench.plan import Granularity, Plan
 from qbench.protocols import Dataset, Progress, silent
 from qbench.samples import DEFAULT, load_sample

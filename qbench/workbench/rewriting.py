@@ -13,9 +13,9 @@ from qbench import targets
 from qbench.cost import CostTable
 from qbench.data import open_dataset, parse_preprocessing
 from qbench.errors import InputError, ModelError
-from qbench.files import refuse_overwriting
 from qbench.graph import load_network
 from qbench.inspection.opening import Sized, spelled, with_sizes
+from qbench.modelfiles import refuse_overwriting
 from qbench.network import Precision
 from qbench.placement.operators import operators_of
 from qbench.placement.record import Placement, Verdict

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from qbench.board import Array, Request
 from qbench.errors import InputError, ToolError
-from qbench.files import sha256, weight_files
+from qbench.files import sha256
+from qbench.modelfiles import weight_files
 from qbench.targets.boards.local import AGENT, ByAgent, agent_request, answer_of, last_line, store
 from qbench.targets.boards.urls import Options
 
