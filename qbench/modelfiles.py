@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from qbench.errors import InputError, ModelError
 from qbench.files import sha256
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def refuse_overwriting(output: Path, **inputs: Path | str | None) -> None:
@@ -29,6 +31,8 @@ def weight_files(model: Path) -> list[Path]:
     """Files beside a model that hold its weights, those of bodies and attributes too; none for what is no ONNX model."""
     if model.suffix.lower() == ".pt2" or not model.is_file():
         return []
+    import onnx_ir as ir
+
     try:
         read = ir.load(model)
     except Exception:      # noqa: BLE001  whatever protobuf raises: who reads the model says what is wrong with it
@@ -38,6 +42,8 @@ def weight_files(model: Path) -> list[Path]:
 
 def external_files(model: ir.Model, folder: Path) -> list[Path]:
     """Files that hold the weights. Raises ModelError for one that is missing, too short, or not inside `folder`."""
+    import onnx_ir as ir
+
     found: dict[Path, None] = {}
     for name, tensor in tensors(model):
         if not isinstance(tensor, ir.ExternalTensor):
@@ -61,6 +67,8 @@ def external_files(model: ir.Model, folder: Path) -> list[Path]:
 
 def tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
     """Words for a constant, and its data: initializers and attributes, in bodies and functions too."""
+    import onnx_ir as ir
+
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
