@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -299,3 +300,13 @@ def test_what_no_model_prices_is_said(folder: Path) -> None:
     [row] = json.loads(qbench("cost", "if.onnx", "--json", cwd=folder).stdout)
     assert sum("'branch'" in w for w in row["warnings"]) == 1
     assert "not in the latency" in " ".join(qbench("cost", "if.onnx", cwd=folder).stdout.split())
+
+
+@pytest.mark.parametrize(("words", "found"), [("search --target rk", {"rk3562", "rk3566", "rk3576", "rk3588"}), ("quantize --calibrator m", {"minmax", "mae", "mse", "moving-average"}),
+                                              ("search --preset door", {"door-lock"}), ("compare --sample fa", {"fashion", "face", "face-dark"})])
+def test_the_shell_completes_names(words: str, found: set[str]) -> None:
+    """By the protocol of click's completion script for bash."""
+    asks = {"_QBENCH_COMPLETE": "complete_bash", "COMP_WORDS": f"qbench {words}", "COMP_CWORD": str(len(words.split()))}
+    program = "import sys; sys.argv[0] = 'qbench'; from qbench.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60, env={**os.environ, **asks})
+    assert set(done.stdout.split()) == found

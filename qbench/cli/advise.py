@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, ShapesOption, ToolkitOption, ValuesOption
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model; weights may be zeros.", show_default=False)],
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip.")] = "rk3588",
     precision: Annotated[str, typer.Option("--precision", help="int8, int16, fp16 for every layer that can take it.")] = "int8",
     plan: Annotated[Path | None, typer.Option("--plan", help="Advise on this plan instead of one precision.")] = None,
     op_point: Annotated[str | None, typer.Option("--op-point", help="Operating point; default: the fastest.")] = None,

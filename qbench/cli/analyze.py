@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, PreprocessOption, ShapesOption, ValuesOption
 
 
@@ -22,7 +22,7 @@ def command(
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to walk over, the first of the data; ranges are held against all.")] = 32,
     checks: Annotated[int, typer.Option("--checks", min=0, help="Layers to try at a higher precision, worst first; 0 tries nothing.")] = 3,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of the table on the terminal.")] = 12,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of the data, for the ranges too.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 from qbench.errors import InputError
 
@@ -25,10 +25,10 @@ def command(
     scale: Annotated[list[str] | None, typer.Option(
         "--scale", help="global, per-layer, per-channel, per-group; may be repeated. Default: the first three.")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", help="int8 or int16; may be repeated.")] = None,
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip whose quantization scheme and latency model are used.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip whose quantization scheme and latency model are used.")] = "rk3588",
     op_point: Annotated[str | None, typer.Option("--op-point", help="Operating point of the latency, e.g. 800MHz; default: the fastest.")] = None,
     toolkit: ToolkitOption = None,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of each data set.")] = None,
     preprocess: PreprocessOption = None,
     input_shape: ShapesOption = None,

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, PreprocessOption, ShapesOption, ValuesOption
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model whose inputs are looked at.", show_default=False)],
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip that reads them, see `qbench targets`.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip that reads them, see `qbench targets`.")] = "rk3588",
     file: Annotated[list[str] | None, typer.Option("--input", help="What is to be fed: a .npy, .npz, picture or raw file; NAME=FILE where the model has several inputs.")] = None,
     handover: Annotated[str, typer.Option("--as", help="model: as the file declares it; pixels: 8-bit NHWC, the compiled model normalises; codes: quantized, see --plan.")] = "model",
     zero_copy: Annotated[bool, typer.Option("--zero-copy", help="The device reads this very buffer: alignment of its start and its rows counts.")] = False,

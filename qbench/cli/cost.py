@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, ShapesOption, ToolkitOption, ValuesOption
 
 
@@ -28,7 +28,7 @@ def _collector_at_rest() -> Iterator[None]:
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model; weights may be zeros.", show_default=False)],
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Chip; may be repeated.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip; may be repeated.")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", help="int8, int16, fp16 for every layer that can take it; may be repeated.")] = None,
     op_point: Annotated[list[str] | None, typer.Option("--op-point", help="Operating point, e.g. 800MHz; may be repeated; all: the chip's table. Default: the fastest.")] = None,
     plan: Annotated[Path | None, typer.Option("--plan", help="Price this plan instead of uniform precisions.")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ValuesOption
 from qbench.errors import InputError
 
@@ -18,13 +18,13 @@ def command(
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", show_default=False, help="plan.json, the folder of a search or an export, or a Q/DQ .onnx of any "
                                                 "tool. May stand alone, for a sample. Without it the board is held against float.")] = None,
     data: DataOption = None,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     outputs: Annotated[Path | None, typer.Option("--outputs", help="Tensors that the board left: a .npz (tensor -> values, first axis samples; in:NAME for inputs), "
                                                  "or a folder of one .npz a sample. With the tensors between the layers the first wrong layer is found.")] = None,
     compiled: Annotated[Path | None, typer.Option("--compiled", help="Tensors of the vendor's simulator: the same kinds, or the folder of a `qbench export`.")] = None,
     board: Annotated[str, typer.Option("--board", help="Ask a board for its outputs now, and time it: local://, ssh://user@host/rknnlite, adb://SERIAL, replay:FILE.")] = "",
     artefact: Annotated[Path | None, typer.Option("--artefact", help="The file that the board runs, e.g. out/model.rknn; default: the Q/DQ model.")] = None,
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip whose predicted time the board's is held against; default: the plan's.")] = "",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip whose predicted time the board's is held against; default: the plan's.")] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples to compare, the first of the data. At least 3 tell old outputs from wrong ones.")] = 4,
     inner: Annotated[bool, typer.Option("--layers/--no-layers", help="Ask the board for the tensors between the layers too.")] = True,
     search_seconds: Annotated[float, typer.Option("--search-seconds", min=0.0, help="At most so long for each search: the layers alone, and one wrong layer where only outputs are known. What is left out is said.")] = 120.0,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption
 
 
 def command(
-    target: Annotated[str | None, typer.Option("--target", "-t", help="Chip to work for: its toolchain must then be here.")] = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip to work for: its toolchain must then be here.")] = None,
     board: Annotated[str | None, typer.Option("--board", help="Board to ask too: local://, ssh://user@host, adb://SERIAL, replay:FILE.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; one of an earlier export is replaced.")],
     plan: Annotated[Path, typer.Option("--plan", help="The plan: plan.json of a search, or of quantize --save-plan.")],
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip to export for.")],
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip to export for.")],
     model: Annotated[Path | None, typer.Argument(help="The float model; without one, the built-in sample.", show_default=False)] = None,
     data: DataOption = None,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     exporter: Annotated[str, typer.Option("--exporter", help="Where a target has several; default: its first.")] = "",
     option: Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE for the exporter; may be repeated.")] = None,
     toolkit: ToolkitOption = None,

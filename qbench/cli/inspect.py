@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, ShapesOption, ToolkitOption, ValuesOption
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model; weights may be zeros, axes may be open.", show_default=False)],
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Chip; may be repeated.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip; may be repeated.")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="int8, int16, fp16 for every layer that can take it; default: the chip's first.")] = None,
     toolkit: ToolkitOption = None,
     input_shape: ShapesOption = None,

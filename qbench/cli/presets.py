@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption, ShapesOption, ToolkitOption
 from qbench.errors import InputError
 
 
 def command(
     name: Annotated[str | None, typer.Argument(help="One preset, or the path of a .toml file of your own.", show_default=False)] = None,
-    target: Annotated[str | None, typer.Option("--target", "-t", help="Chip to derive the limits for: see `qbench targets`.")] = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip to derive the limits for: see `qbench targets`.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", help="Network to price there; without it the built-in sample.")] = None,
     power: Annotated[Path | None, typer.Option("--power", help="TOML file of watt readings of your board: energies in watts instead of relative ones.")] = None,
     copy: Annotated[Path | None, typer.Option("--copy", help="Write the preset's file there, to change it.")] = None,

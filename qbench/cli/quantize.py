@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def command(
     plan: Annotated[Path | None, typer.Option("--plan", help="Write exactly this plan; nothing else is needed.")] = None,
     stats: Annotated[Path | None, typer.Option("--stats", help="Statistics of `qbench stats`, for the ranges.")] = None,
     data: DataOption = None,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
-    calibrator: Annotated[str, typer.Option("--calibrator", help="See `qbench calibrators`, e.g. percentile:p=99.9.")] = "minmax",
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    calibrator: Annotated[str, typer.Option("--calibrator", autocompletion=completing.calibrators, help="See `qbench calibrators`, e.g. percentile:p=99.9.")] = "minmax",
     precision: Annotated[str, typer.Option("--precision", help="int8, int16 or fp16, for every layer that can take it.")] = "int8",
     scale: Annotated[str, typer.Option("--scale", help="global, per-layer, per-channel or per-group.")] = "per-channel",
     correct: Annotated[list[str] | None, typer.Option(
@@ -38,7 +38,7 @@ def command(
     activation: Annotated[str, typer.Option("--activation", help="Codes of activations instead of the target's, e.g. uint8 or int16:symmetric.")] = "",
     weight: Annotated[str, typer.Option("--weight", help="Codes of weights instead of the target's, e.g. int4:symmetric,narrow.")] = "",
     weight_block: Annotated[int, typer.Option("--weight-block", min=0, help="Input channels that share a scale under --scale per-group.")] = 0,
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip whose quantization scheme is used.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip whose quantization scheme is used.")] = "rk3588",
     toolkit: ToolkitOption = None,
     preprocess: PreprocessOption = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first N samples of the data.")] = None,

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The model; axes left open are fixed by --input-shape.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the rewritten model goes.", show_default=False)],
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip.")] = "rk3588",
     allow: Annotated[list[str] | None, typer.Option("--allow", help="Consent to a rewrite that approximates or changes the result; any named one is "
                                                                     "applied wherever it fits. May be repeated.")] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Try this rewrite and no other, wherever it fits. May be repeated.")] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import DataOption, JsonOption, PreprocessOption, ShapesOption, ToolkitOption, ValuesOption
 from qbench.errors import InputError
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def command(
-    target: Annotated[str, typer.Option("--target", "-t", help="Chip: see `qbench targets`.")] = "rk3588",
+    target: Annotated[str, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip: see `qbench targets`.")] = "rk3588",
     budget: Annotated[list[str] | None, typer.Option("--budget", "-b", help="Limit with its unit: 20ms, 1.5W, 8mJ, 64MB, 30fps; '20ms worst-case' for the whole interval. May be repeated.")] = None,
     max_drop: Annotated[str | None, typer.Option("--max-drop", help="Most accuracy that may be lost against float: 0.5% (points), 0.005 (the metric's own unit) or 0.5%rel (of the float value).")] = None,
     max_class_drop: Annotated[str | None, typer.Option("--max-class-drop", help="Most that any single class may lose, e.g. 2%; none: switch a preset's off.")] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="Product that sets the limits: see `qbench presets`; or a .toml file. Options given beside it win.")] = None,
+    preset: Annotated[str | None, typer.Option("--preset", autocompletion=completing.presets, help="Product that sets the limits: see `qbench presets`; or a .toml file. Options given beside it win.")] = None,
     power: Annotated[Path | None, typer.Option("--power", help="TOML file of watt readings of your board: energies in watts instead of relative ones.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", help="ONNX or .pt2 model; without it the built-in sample runs.")] = None,
     data: DataOption = None,
     eval_data: Annotated[str | None, typer.Option("--eval-data", help="Evaluation data with labels; without it the calibration data serve both.")] = None,
     metric: Annotated[str | None, typer.Option("--metric", help="top1, topk:k=5, dice:classes=1/2/3, miou, auc, cosine, sqnr, kl, or module:function.")] = None,
-    sample: Annotated[str | None, typer.Option("--sample", help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
+    sample: Annotated[str | None, typer.Option("--sample", autocompletion=completing.samples, help="Built-in sample: brain (default), fashion, face, face-dark.")] = None,
     precision: Annotated[list[str] | None, typer.Option("--precision", help="Search only these: int8, int16, fp16. May be repeated.")] = None,
-    calibrator: Annotated[list[str] | None, typer.Option("--calibrator", help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
+    calibrator: Annotated[list[str] | None, typer.Option("--calibrator", autocompletion=completing.calibrators, help="Calibrators to choose from, e.g. percentile:p=99.9. May be repeated.")] = None,
     scale: Annotated[list[str] | None, typer.Option("--scale", help="Granularities to choose from: global, per-layer, per-channel; default: what suits the target. May be repeated.")] = None,
     correct: Annotated[list[str] | None, typer.Option("--correct", "-c", help="Corrections that plans may have beside the default ones: cle, bias, adaround:iterations=300. May be repeated.")] = None,
     resolution: Annotated[list[str] | None, typer.Option("--resolution", help="Sizes of the picture to choose from, HEIGHTxWIDTH, the reference first: a search for each, for a model with open height and width. May be repeated.")] = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
-from qbench.cli import options
+from qbench.cli import completing, options
 from qbench.cli.options import JsonOption
 
 GIVES_WAY = {"sample": ("model", "data", "eval_data", "metric", "preprocess", "input_shape", "input_value"), "model": ("sample",)}
@@ -80,7 +80,7 @@ def spelled(command: str, used: Sequence[tuple[Any, Any]], given: Sequence[str])
 
 
 def init(
-    target: Annotated[str | None, typer.Option("--target", "-t", help="Chip.")] = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", autocompletion=completing.targets, help="Chip.")] = None,
     model: Annotated[Path | None, typer.Option("--model", "-m", help="Your network.")] = None,
     data: Annotated[str | None, typer.Option("--data", "-d", help="Calibration data.")] = None,
     eval_data: Annotated[str | None, typer.Option("--eval-data", help="Evaluation data.")] = None,
