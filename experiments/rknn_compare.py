@@ -75,7 +75,7 @@ def rows_of(zoo: Path, name: str, work: Path) -> list[VendorRow]:
 def logits(model: Path, cut: Path) -> Path:
     """`cut`: the model without the Softmax at its end."""
     graph = onnx.load(model).graph
-    last = next(n for n in graph.node if n.op_type == "Softmax" and n.output[0] == graph.output[0].name)
+    last = [n for n in graph.node if n.op_type == "Softmax"][-1]
     onnx.utils.extract_model(str(model), str(cut), [v.name for v in graph.input], [last.input[0]])
     return cut
 
