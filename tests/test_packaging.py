@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import resource
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,10 +121,12 @@ def test_help_loads_nothing_heavy() -> None:
     assert "search" in said and said.splitlines()[-1] == "loaded []"
 
 
-def test_help_answers_within_half_a_second() -> None:
+def test_help_takes_less_than_half_a_second_of_one_core() -> None:
+    """Of its own work, not by the clock: what else the machine does is not ours to judge."""
     def once() -> float:
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         in_python("import sys; from qbench.cli import main; sys.argv = ['qbench', '--help']\ntry:\n    main()\nexcept SystemExit:\n    pass")
-        return time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(once() for _ in range(5)) < 0.5               # the best of five: other work on the machine is not ours to judge
+    assert min(once() for _ in range(5)) < 0.5
