@@ -1,4 +1,4 @@
-"""Read a model: ONNX file, exported torch program, or torch module. Nothing that a file brings is executed."""
+"""Read a model: ONNX file, exported torch program, or torch module. An ONNX file brings no code; a .pt2 is looked through before torch reads it."""
 
 from __future__ import annotations
 

@@ -56,6 +56,7 @@ UNPROVEN_SQNR_DB = 20.0
 CONVENTIONS = {
     "activations": "uint8, and uint16 where the plan says INT16; real = (q - zero_point) * scale; the compiler's graph tells offset = -zero_point",
     "weights": "int8 symmetric, narrow (-127 to 127), also under INT16 activations", "bias": "int32, scale of input times scale of weight",
+    "resize": "a linear Resize ends in the scale of what it reads, and its codes are converted behind it: one rounding more, of half a step",
     "float": "FP16 on the HTP (enable_htp_fp16_precision); the graph calls such tensors float32",
     "encodings 0.6.1, 1.0.0": "offset = -zero_point of unsigned codes; -128 for symmetric int8", "encodings 2.0.0": "zero point of QuantizeLinear, left out when 0",
 }

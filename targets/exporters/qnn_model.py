@@ -21,6 +21,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from qbench.export import Job
+from qbench.graph.attributes import text
 from qbench.graph.operators import CLAMPS
 from qbench.qdq import clamped
 from qbench.targets.exporters.shapes import with_static_shapes
@@ -84,14 +85,15 @@ def kept_scales(model: ir.Model) -> dict[str, str]:
 
 
 def _rescaling(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node]]:
-    """The QuantizeLinear behind every Resize of codes that have other parameters, and the DequantizeLinear before it."""
+    """The QuantizeLinear behind every linear Resize of codes that have other parameters, and the DequantizeLinear before it. A cubic one gives values
+    that its input's codes do not reach."""
     for node in model.graph:
-        before = node.inputs[0].producer() if node.op_type == "Resize" and node.inputs[0] is not None else None
-        if before is None or before.op_type != "DequantizeLinear":
+        before = node.inputs[0].producer() if node.op_type == "Resize" and text(node, "mode", "nearest") == "linear" and node.inputs[0] is not None else None
+        behind = next((reader for reader, _ in node.outputs[0].uses() if reader.op_type == "QuantizeLinear"), None)
+        if before is None or behind is None or before.op_type != "DequantizeLinear":
             continue
-        for reader, _ in list(node.outputs[0].uses()):
-            if reader.op_type == "QuantizeLinear" and any(not np.array_equal(_array(a), _array(b)) for a, b in zip(before.inputs[1:], reader.inputs[1:], strict=True)):
-                yield reader, before
+        if any(not np.array_equal(_array(a), _array(b)) for a, b in zip(before.inputs[1:], behind.inputs[1:], strict=True)):
+            yield behind, before
 
 
 def _cutting(model: ir.Model, job: Job) -> Iterator[tuple[ir.Node, ir.Node]]:

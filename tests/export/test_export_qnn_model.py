@@ -70,8 +70,9 @@ def test_a_resize_keeps_its_codes_and_is_converted_behind() -> None:
     assert kept_scales(model) == {"r": "r_on_codes_q"} and {"r:int8", "r, before it is converted:int8"} < set(cut(made).pairs)
 
 
-def test_a_resize_between_equal_scales_stays_as_it_is() -> None:
-    made = hexagon_job(enlarged("nearest"))
+@pytest.mark.parametrize("mode", ["nearest", "cubic"])
+def test_a_resize_between_equal_scales_or_with_values_beyond_stays_as_it_is(mode: str) -> None:
+    made = hexagon_job(enlarged(mode))
     assert [n.op_type for n in handed(made).graph] == [n.op_type for n in made.written.model.graph]
 
 

@@ -15,7 +15,7 @@ import torch
 
 from qbench.errors import ModelError
 from qbench.graph import load_network
-from qbench.graph.archive import refuse_code
+from qbench.graph.archive import _check_sizes, refuse_code
 
 Members = dict[str, bytes]
 
@@ -82,14 +82,29 @@ def compiled_library(members: Members, marker: Path) -> None:
     members["m/data/aotinductor/model/model.so"] = b"\x7fELF"
 
 
-@pytest.mark.parametrize("spoil", [pickled_weight, opaque_constant, sample_inputs, legacy_weights, compiled_library])
+def evaluated_size(members: Members, marker: Path) -> None:
+    """sympy evaluates the text of a size."""
+    name = next(n for n in members if n.endswith("/model.json") or n == "serialized_exported_program.json")
+    body = json.loads(members[name])
+    body["planted"] = {"expr_str": f"Integer(2).__class__.__mro__ or open('{marker}', 'w')"}
+    members[name] = json.dumps(body).encode()
+
+
+def called_function(members: Members, marker: Path) -> None:
+    name = next(n for n in members if n.endswith("/model.json") or n == "serialized_exported_program.json")
+    body = json.loads(members[name])
+    next(n for n in body["graph_module"]["graph"]["nodes"])["target"] = "torch.hub.load"
+    members[name] = json.dumps(body).encode()
+
+
+@pytest.mark.parametrize("spoil", [evaluated_size, called_function, pickled_weight, opaque_constant, sample_inputs, legacy_weights, compiled_library])
 def test_what_would_run_is_refused_by_its_name_and_does_not_run(tmp_path: Path, saved: Members, spoil: Callable[[Members, Path], None]) -> None:
     members, marker = dict(saved), tmp_path / "marker"
     spoil(members, marker)
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-    with pytest.raises(ModelError, match=r"member '.*' .*torch would run code that it brings"):
+    with pytest.raises(ModelError, match=r"member '.*' .*it is not read"):
         load_network(tmp_path / "m.pt2")
     assert not marker.exists()
 
@@ -113,3 +128,22 @@ def test_what_is_no_archive_is_said(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "m.pt2").write_bytes(body)
     with pytest.raises(ModelError, match=r"m\.pt2: .*torch\.export"):
         load_network(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize("text", ["Mul(Integer(6), Max(Integer(1), Add(Symbol('s53', positive=True, integer=True), Integer(-2))))", "s0*24 - 2", "FloorDiv(s0 + 1, 2)",
+                                  "Eq(Mod(s0, 8), 0)", "L['x'].size()[0] >= 2", "Float('1.5', precision=53)", "-s0 <= 4 and s1 > 2"])
+def test_sizes_and_guards_are_arithmetic(text: str) -> None:
+    _check_sizes(Path("m.pt2"), "models/model.json", [text])
+
+
+@pytest.mark.parametrize("text", ["__import__('os').system('true')", "open('a')", "Integer(2).__class__", "(lambda: 0)()", "[x for x in s0]", "sympify('2')", "Symbol('a b')",
+                                  "eval(chr(97))", "L['x'].tolist()", "Integer.size.mro()"])
+def test_anything_else_is_not(text: str) -> None:
+    with pytest.raises(ModelError, match="no arithmetic"):
+        _check_sizes(Path("m.pt2"), "models/model.json", [text])
+
+
+def test_an_archive_with_open_axes_is_read(tmp_path: Path) -> None:
+    sizes = {0: torch.export.Dim("batch"), 1: None}
+    torch.export.save(torch.export.export(Scaled().eval(), (torch.ones(2, 4),), dynamic_shapes=(sizes,)), str(tmp_path / "m.pt2"))
+    refuse_code(tmp_path / "m.pt2")
